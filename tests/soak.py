@@ -30,7 +30,9 @@ from torch import Tensor
 
 import relgraph as rg
 from relgraph.impl.native import build
+from relgraph.labels import memory
 from relgraph.plan import LabelPlan
+from relgraph.plan.memory import _by_ints
 from tests.fuzz.cases import draw
 from tests.fuzz.compare import IMPLS, Arguments
 
@@ -102,11 +104,10 @@ def _trim() -> None:
 
 
 def _kept() -> int:
-    """Tile maps and layouts that the fused kernels keep, where they are loaded."""
+    """Memories of tensors, of plans without tensors and of labels; layouts that the fused kernels keep."""
     from relgraph.impl.triton import attend
-    from relgraph.plan import memory
 
-    return len(memory._by_tensor) + len(memory._by_ints) + len(attend._constants)
+    return sum(len(one.found) for one in (memory._entries, _by_ints, attend._constants))
 
 
 def verdict(samples: Sequence[Sample]) -> list[str]:
@@ -151,9 +152,9 @@ class Shared:
             return self.labels[at]
 
 
-def some_labels(rng: Random, most: int) -> rg.Labels:
+def some_labels(rng: Random, most: int, least: int = 1) -> rg.Labels:
     """Labels of a sequence of a random length, each kind as likely."""
-    n = rng.randint(1, most)
+    n = rng.randint(least, most)
     generator = torch.Generator().manual_seed(rng.getrandbits(32))
 
     def ids(*shape: int) -> Tensor:
@@ -216,6 +217,14 @@ def long_call(rng: Random, shared: Shared) -> None:
         (z.sum() + aux.lse.clamp(min=-9).sum()).backward()
 
 
+def new_labels(rng: Random, shared: Shared) -> None:
+    """A step of training by the compiled kernels over 512 positions, with labels that no other step has."""
+    labels = some_labels(rng, 512, 512)
+    shape = (512, 1, 8) if labels.packed else (1, 1, 512, 8)
+    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
+    rg.relation_attention(q, k, v, labels, impl=None if build.missing() else "native").sum().backward()
+
+
 def graph_call(rng: Random, shared: Shared) -> None:
     """Two layers of attention over the edges of a large graph."""
     nodes = rng.randint(1, 1500)
@@ -272,7 +281,7 @@ def fused_call(rng: Random, shared: Shared) -> None:
 
 Piece = Callable[[Random, Shared], None]
 
-WORK: tuple[Piece, ...] = (short_call, short_call, long_call, graph_call, training, decoding)
+WORK: tuple[Piece, ...] = (short_call, short_call, long_call, new_labels, graph_call, training, decoding)
 """What a round is made of."""
 
 
@@ -354,10 +363,7 @@ def _line(sample: Sample) -> str:
 def _keep_few_maps() -> None:
     """Load Triton's interpreter, and let what the kernels keep be full before the warm-up is over."""
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    from relgraph.impl.triton import attend
-    from relgraph.plan import memory
-
-    attend.KEPT_CONSTANTS = memory.KEPT_PLANS = 8
+    memory.KEPT = 8
 
 
 def main(argv: Sequence[str] | None = None) -> int:

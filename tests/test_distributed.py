@@ -11,7 +11,7 @@ from torch import distributed
 from torch._dynamo.exc import Unsupported
 
 import relgraph as rg
-from relgraph.functional import door
+from relgraph.functional import region
 
 if not distributed.is_available():
     pytest.skip("torch was built without distributed", allow_module_level=True)
@@ -79,7 +79,7 @@ def test_another_function_in_place_of_torchs_is_none_of_our_business(monkeypatch
 
 
 def test_shared_out_tensors_are_refused(mesh, monkeypatch):
-    monkeypatch.setattr(door, "_doors", [])  # as before relgraph.distributed is imported
+    monkeypatch.setattr(region, "_of_tensors", [])  # as before relgraph.distributed is imported
     x, table = torch.randn(2, 4, 8, 8), torch.randn(5, 8)
     labels, refused = (
         LABELER(8),

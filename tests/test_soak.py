@@ -97,6 +97,19 @@ def test_what_fails_ends_it(capsys):
     assert "ValueError: query must be something else" in printed
 
 
+def test_new_labels_in_every_step_leave_resident_memory_flat():
+    shared = soak.Shared.make(Random(0))
+    for step in range(50):
+        soak.new_labels(Random(step), shared)
+    before = soak.measure(0.0)
+    for step in range(50, 350):
+        soak.new_labels(Random(step), shared)
+    after = soak.measure(0.0)
+    assert after.memory - before.memory < 8 * MIB
+    assert after.tensors <= before.tensors + 5
+    assert after.kept <= before.kept + 5
+
+
 @pytest.mark.slow
 def test_what_is_held_is_counted():
     before = soak.measure(0.0)

@@ -1,16 +1,14 @@
-"""Parts of labels, kept for the next call, because cutting edges takes time and each part keeps its plan."""
+"""Parts of labels, kept with them for the next call, because cutting edges takes time and each part keeps its plan."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
 from relgraph.labels import Labels
+from relgraph.labels.memory import memory_of
 
 KEPT_PARTS = 256
-"""How many parts are kept, of all labels together."""
-
-_parts: OrderedDict[tuple[int, Hashable], tuple[Labels, Labels]] = OrderedDict()
+"""How many parts of the same labels are kept."""
 
 
 def part_of(labels: Labels, which: Hashable, cut: Callable[[], Labels]) -> Labels:
@@ -19,14 +17,6 @@ def part_of(labels: Labels, which: Hashable, cut: Callable[[], Labels]) -> Label
     Args:
         labels: the labels of all rows.
         which: a key that identifies the part.
-        cut: makes the part.
+        cut: makes the part, other labels that do not refer to these.
     """
-    known = id(labels), which
-    found = _parts.get(known)
-    if found is None:
-        found = labels, cut()  # the labels are kept too, so that no other labels get their id
-        _parts[known] = found
-        while len(_parts) > KEPT_PARTS:
-            _parts.popitem(last=False)
-    _parts.move_to_end(known)
-    return found[1]
+    return memory_of([labels], "parts", KEPT_PARTS).once(which, cut)

@@ -22,12 +22,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from relgraph import score
 from relgraph.call import Call, accumulation_dtype
 from relgraph.impl.problem import Outputs, Problem
+from relgraph.labels.memory import plain_code
 from relgraph.plan import LabelPlan, decode, encode, memo_of
 
 Forward = Callable[[Problem], Outputs]
@@ -413,9 +412,7 @@ def unwatched(tensors: Sequence[Tensor | None]) -> bool:
 
     Before this, direct kernels have refused tensors on the wrong device, CPU or GPU.
     """
-    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
-        return False
-    if _get_current_dispatch_mode() is not None:
+    if not plain_code():
         return False
     for x in tensors:
         if x is not None and (type(x) not in (Tensor, nn.Parameter) or not (x.is_cpu or x.is_cuda)):

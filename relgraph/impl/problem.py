@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relgraph.call import accumulation_dtype
 from relgraph.impl.draw import Hashes
+from relgraph.labels.memory import Memory
 from relgraph.plan import LabelPlan, plan_memo
 from relgraph.score import Named
 
@@ -78,15 +79,15 @@ class Problem:
     vectors_in_value: bool
     vectors_learn: bool
     score: Named | None
-    plan_key: tuple[Sequence[Tensor], Sequence[int]] | dict[Any, Any] | None
+    plan_key: tuple[Sequence[Tensor], Sequence[int]] | Memory | None
     drawn: Hashes | None = None
 
     @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """The cache of an implementation for the next call with these labels; looked up only if it is used."""
-        if isinstance(self.plan_key, dict):
+    def memo(self) -> Memory:
+        """What an implementation keeps for the next call with these labels; looked up only if it is used."""
+        if isinstance(self.plan_key, Memory):
             return self.plan_key
-        return {} if self.plan_key is None else plan_memo(*self.plan_key)
+        return Memory() if self.plan_key is None else plan_memo(*self.plan_key)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -4,7 +4,7 @@
 - ``lower``: from each kind of labels to a part.
 - ``ids``: which id a pair has.
 - ``codec``: a plan as a list of tensors and a list of ints, and back.
-- ``memory``: a cache for what implementations derive from a plan.
+- ``memory``: what implementations derive from a plan and keep.
 """
 
 from relgraph.labels.base import NOT_ATTENDING as NOT_ATTENDING

@@ -43,7 +43,7 @@ def ids_by_distance(ids: DistanceIds, distance: Tensor) -> Tensor:
     if len(ids.lookup) == 1:
         return torch.full_like(distance, ids.lookup[0])
     device = distance.device
-    table = kept(ids.derived, ("ids", device), lambda: torch.tensor(ids.lookup, device=device))
+    table = kept(ids.memory, ("ids", device), lambda: torch.tensor(ids.lookup, device=device))
     return table[distance.clamp(ids.first, ids.last) - ids.first]
 
 

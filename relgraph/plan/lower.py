@@ -19,6 +19,7 @@ from relgraph.labels import (
     SumLabels,
 )
 from relgraph.labels.base import common_batch
+from relgraph.labels.memory import plain_code, plainly
 from relgraph.plan.parts import DEAD, EXTRA, FIRST, Csr, DistanceIds, LabelPlan, Part, WrittenIds
 
 MANY = 1 << 14
@@ -49,12 +50,15 @@ def lower(labels: Labels) -> LabelPlan:
     """
     if labels._plan is not None:
         return labels._plan
+    if not plain_code():
+        return _lower(labels)
+    return vars(labels).setdefault("_plan", plainly(lambda: _lower(labels)))
+
+
+def _lower(labels: Labels) -> LabelPlan:
     parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
     lowered = tuple(_lower_part(part) for part in parts)
-    plan = LabelPlan(labels.q_len, labels.k_len, labels.batch_size, lowered, labels.q_ptr, labels.k_ptr)
-    if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():  # autograd cannot save such tensors
-        object.__setattr__(labels, "_plan", plan)
-    return plan
+    return LabelPlan(labels.q_len, labels.k_len, labels.batch_size, lowered, labels.q_ptr, labels.k_ptr)
 
 
 def plain(q_len: int, k_len: int) -> LabelPlan:

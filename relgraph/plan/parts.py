@@ -7,11 +7,11 @@ batch row) query i and key j count from 0 and the distance is ``j - i - offset``
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
 from relgraph.labels.base import NOT_ATTENDING
+from relgraph.labels.memory import Memory
 
 FIRST, EXTRA, DEAD = 1, 2, 0
 """Roles of a listed entry: the first for its (query, key), a further label for it, or overruled (ignored).
@@ -20,23 +20,27 @@ If only listed pairs attend, every entry is a first.
 """
 
 
+def _memory() -> Memory:
+    return Memory()  # torch.compile traces a function here but not the class itself
+
+
 @dataclass(frozen=True, eq=False)
 class DistanceIds:
     """Ids by distance: distance ``first + s`` has id ``lookup[s]``, and the first and the last id also hold
     for all distances beyond.
 
     -1 is without a label, -2 does not attend. Ends are not repeated: ``lookup[1] != lookup[0]``, same on the right.
-    ``derived`` is a cache for the lookup as a tensor; ``dataclasses.replace`` makes a new one.
+    ``memory`` keeps the lookup as tensors; ``dataclasses.replace`` makes a new one.
     """
 
     first: int
     lookup: tuple[int, ...]
-    derived: dict[Any, Tensor] = field(default_factory=dict, repr=False, init=False)
+    memory: Memory = field(default_factory=_memory, repr=False, init=False)
 
-    def with_cache(self, derived: dict[Any, Tensor]) -> DistanceIds:
-        """The same ids with a cache that outlives them."""
+    def with_memory(self, memory: Memory) -> DistanceIds:
+        """The same ids with a memory that outlives them."""
         same = DistanceIds(self.first, self.lookup)
-        object.__setattr__(same, "derived", derived)
+        object.__setattr__(same, "memory", memory)
         return same
 
     @property
@@ -75,7 +79,7 @@ class Csr:
         order: ``[P]`` position of each pair among the edges as given.
         batch: how many batch rows ``row`` counts through; 1 serves every batch row.
         parallel: whether several pairs that count may have the same query and key.
-        derived: a cache for what an implementation derives from these pairs.
+        memory: what implementations derive from these pairs; no result leads back to this object.
     """
 
     row_ptr: Tensor
@@ -86,7 +90,7 @@ class Csr:
     order: Tensor
     batch: int
     parallel: bool
-    derived: dict[str, Any] = field(default_factory=dict, repr=False)
+    memory: Memory = field(default_factory=_memory, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +133,8 @@ class LabelPlan:
         parts: the parts of the sum.
         q_ptr: ``[G+1]`` borders of the queries in a packed plan, else None.
         k_ptr: ``[G+1]`` borders of the keys.
-        derived: a cache for results that are needed often for this plan; ``dataclasses.replace`` makes a new one.
+        memory: results that are needed often for this plan, which do not lead back to it; ``dataclasses.replace`` makes
+            a new one.
     """
 
     q_len: int
@@ -138,7 +143,7 @@ class LabelPlan:
     parts: tuple[Part, ...]
     q_ptr: Tensor | None = None
     k_ptr: Tensor | None = None
-    derived: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
+    memory: Memory = field(default_factory=_memory, repr=False, init=False)
 
     @property
     def num_labels(self) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, final
 
 import torch
@@ -21,6 +20,7 @@ from relgraph.labelers import Labeler
 from relgraph.labelers.base import unusual
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels.memory import Memory
 from relgraph.labels.ragged import block_address, block_starts
 from relgraph.pyg.data import borders, borders_of, check_attribute, check_data, check_sorted, from_data, known_num_nodes
 
@@ -348,11 +348,17 @@ def _restore(stored: _Stored, template: Labels, left: _RemainingNodes) -> Labels
     return label_pairs(nodes, codes.clamp(min=UNLABELED), template.num_labels, codes > NOT_ATTENDING)
 
 
-@lru_cache(maxsize=64)
+_templates = Memory()
+
+
 def _template(labeler: Labeler) -> Labels:
     """The labels of one node without edges: kind, default and lookup are the same for every graph."""
-    none = torch.zeros(0, dtype=torch.int64)
-    return labeler(Graph(none.view(2, 0), 1, edge_type=none, node_type=torch.zeros(1, dtype=torch.int64)))
+
+    def make() -> Labels:
+        none = torch.zeros(0, dtype=torch.int64)
+        return labeler(Graph(none.view(2, 0), 1, edge_type=none, node_type=torch.zeros(1, dtype=torch.int64)))
+
+    return _templates.once(labeler, make)
 
 
 def _constants(labels: Labels) -> tuple[Any, ...] | None:

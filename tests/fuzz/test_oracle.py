@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import relgraph.impl
+import relgraph.labels.memory
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.chunked import blocks
 from relgraph.impl.triton import limits
@@ -326,7 +327,7 @@ def test_a_seed_draws_the_same_again():
 
 def modules():
     """All modules with implementations in them, those of Triton where it is, and what they remember of plans."""
-    yield relgraph.plan.memory
+    yield relgraph.labels.memory
     for module in pkgutil.walk_packages(relgraph.impl.__path__, "relgraph.impl."):
         if limits.HAS_TRITON or not module.name.startswith(constants.NEEDS_TRITON):
             yield importlib.import_module(module.name)

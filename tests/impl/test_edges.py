@@ -94,9 +94,9 @@ def test_patterns_are_kept_with_the_labels():
     labels = KINDS["edges only"](7)
     case = make(labels)
     answer(case, "edges")
-    kept = labels._plan.parts[0].csr.derived["pairs"]
+    kept = labels._plan.parts[0].csr.memory.found["pairs"]
     answer(make(labels), "edges")
-    assert labels._plan.parts[0].csr.derived["pairs"] is kept
+    assert labels._plan.parts[0].csr.memory.found["pairs"] is kept
 
 
 def test_more_pairs_than_places(way):

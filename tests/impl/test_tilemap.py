@@ -16,6 +16,7 @@ from relgraph.impl.triton import capture, tile_ids
 from relgraph.impl.triton.tile_map import FIELDS, tile_map
 from relgraph.impl.triton.virtual import MAX_BAND, is_affine, virtual
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels
+from relgraph.labels.memory import Memory
 from relgraph.plan import dense_ids, distances, encode, inside_graphs, lower, plain
 from tests.cases import KINDS, distance, edges, packed_edges
 
@@ -178,7 +179,7 @@ def plan_of(kind, n):
 @pytest.mark.parametrize("kind", SINGLE)
 def test_kinds(kind, n):
     plan = plan_of(kind, n)
-    check(plan, 4, 2, memo={})
+    check(plan, 4, 2, memo=Memory())
     check(plan, 2, 8, causal=plan.k_len - plan.q_len)
 
 
@@ -195,7 +196,7 @@ causal_offsets = st.one_of(st.none(), st.integers(-6, 12))
 )
 def test_any_kind_and_size(kind, n, rows, keys, causal, seed):
     torch.manual_seed(seed)
-    check(plan_of(kind, n), rows, keys, causal=causal, memo={})
+    check(plan_of(kind, n), rows, keys, causal=causal, memo=Memory())
 
 
 @st.composite
@@ -277,7 +278,7 @@ def test_any_dense_ids_with_large_patches_and_sums_of_them(data, q_len, k_len, b
     ids = blocky(generator, batch, q_len, k_len)
     dense = DenseLabels(ids.clamp(min=-1), 2, attend=ids > -2)
     offset = draw_offset(data, 2) if causal else None
-    check(lower(dense), rows, keys, causal=offset, memo={})
+    check(lower(dense), rows, keys, causal=offset, memo=Memory())
     index, listed, _ = edges(q_len, k_len, count=5, generator=generator)
     parts = [
         dense,
@@ -287,7 +288,7 @@ def test_any_dense_ids_with_large_patches_and_sums_of_them(data, q_len, k_len, b
         EdgeLabels(index, listed, 3, q_len=q_len, k_len=k_len),
     ]
     chosen = data.draw(st.lists(st.sampled_from(range(len(parts))), min_size=2, max_size=3))
-    check(lower(SumLabels(*(parts[c] for c in chosen))), rows, keys, causal=offset, memo={})
+    check(lower(SumLabels(*(parts[c] for c in chosen))), rows, keys, causal=offset, memo=Memory())
 
 
 @given(
@@ -301,20 +302,20 @@ def test_any_packed_ids(data, ptrs, rows, keys, seed):
     ids = torch.where(torch.rand(size) < 0.1, 1, 0)
     block = BlockLabels(ids, 2, k_ptr, q_ptr=q_ptr, attend=torch.rand(size) > 0.02)
     causal = draw_offset(data, q_ptr.shape[0] - 1) if data.draw(st.booleans()) else None
-    check(lower(block), rows, keys, causal=causal, memo={})
+    check(lower(block), rows, keys, causal=causal, memo=Memory())
     index, listed = packed_edges(q_ptr) if q_ptr is k_ptr and q_ptr.shape[0] > 1 else (torch.zeros(2, 0).long(),) * 2
     options = {"q_len": block.q_len, "k_len": block.k_len, "ptr": k_ptr, "q_ptr": q_ptr}
     for default in (block, 2, None):
-        labels = EdgeLabels(index, listed if index.shape[1] else listed[0], 3, default=default, **options)
-        check(lower(labels), rows, keys, causal=causal, memo={})
-        check(lower(SumLabels(labels, block)), rows, keys, causal=causal, memo={})
+        labels = EdgeLabels(index, listed.flatten(), 3, default=default, **options)
+        check(lower(labels), rows, keys, causal=causal, memo=Memory())
+        check(lower(SumLabels(labels, block)), rows, keys, causal=causal, memo=Memory())
 
 
 @pytest.mark.parametrize("pairs", [1, 100])
 @pytest.mark.parametrize("kind", [kind for kind in SINGLE if kind != "none" and not kind.startswith("distance")])
 def test_written_in_small_chunks(kind, pairs, monkeypatch):
     monkeypatch.setattr(tile_ids, "CHUNK_PAIRS", pairs)
-    check(plan_of(kind, 17), 4, 4, causal=1, memo={})
+    check(plan_of(kind, 17), 4, 4, causal=1, memo=Memory())
     check_sorted(plan_of(kind, 17), 4, 8)
 
 
@@ -457,7 +458,7 @@ def test_bands_up_to_the_widest_are_taken_by_distance():
 
 
 def test_a_map_is_made_for_each_device():
-    plan, memo = lower(DistanceLabels(40, lookup=range(5), left=2)), {}
+    plan, memo = lower(DistanceLabels(40, lookup=range(5), left=2)), Memory()
     for device in ("meta", "cpu"):
         made = tile_map(plan, 16, 16, batch=1, causal=None, device=torch.device(device), memo=memo)
         assert made.blocks.device.type == device
@@ -517,7 +518,7 @@ def test_work_grows_with_the_stored_labels():
 
 
 def test_what_was_mapped_is_remembered():
-    plan, memo = plan_of("sum", 12), {}
+    plan, memo = plan_of("sum", 12), Memory()
     options = {"batch": 2, "device": CPU, "memo": memo}
     first = tile_map(plan, 4, 4, causal=1, **options)
     again, transposed = (
@@ -544,7 +545,7 @@ def test_maps_by_distance_are_remembered_unless_an_offset_is_a_tensor():
     packed = plan_of("distance packed", 9)
     cases = ((fixed, 0, True), (packed, 0, True), (fixed, torch.tensor(0), False), (moving, 0, False))
     for plan, causal, kept in cases:
-        memo, options = {}, {"batch": 2, "device": CPU}
+        memo, options = Memory(), {"batch": 2, "device": CPU}
         made = [tile_map(plan, 4, 4, causal=causal, memo=memo, **options) for _ in range(2)]
         assert (made[0] is made[1]) == kept
         for changes in ({"transposed": True}, {"rows": 2}, {"keys": 2}, {"causal": 1}):
@@ -558,14 +559,14 @@ def test_labels_whose_offset_changed_are_written_again():
     offset = torch.tensor([0, 1])
     index, ids, _ = edges(9)
     plan = lower(EdgeLabels(index, ids, 5, q_len=9, default=distance(9, q_offset=offset)))
-    memo = {}
+    memo = Memory()
     check(plan, 4, 4, memo=memo)
     offset += 2
     check(plan, 4, 4, memo=memo)
 
 
 def test_what_is_remembered_does_not_follow_an_offset_that_changes():
-    plan, memo, offset = plan_of("dense", 9), {}, torch.tensor([0, 3])
+    plan, memo, offset = plan_of("dense", 9), Memory(), torch.tensor([0, 3])
     options = {"batch": 2, "device": CPU}
     tile_map(plan, 4, 4, causal=offset, memo=memo, **options)
     before = offset.clone()
@@ -576,7 +577,7 @@ def test_what_is_remembered_does_not_follow_an_offset_that_changes():
 
 @pytest.mark.parametrize("kind", ["dense", "block", "edges over distance packed", "distance packed"])
 def test_what_is_remembered_does_not_hold_on_to_the_labels(kind):
-    labels, memo = KINDS[kind](9), {}
+    labels, memo = KINDS[kind](9), Memory()
     plan = lower(labels)
     options = {"batch": 1, "causal": 0, "device": CPU, "sort": 4, "sort_transposed": 4, "memo": memo}
     made = [tile_map(plan, 4, 4, transposed=transposed, **options) for transposed in (False, True)]
@@ -585,31 +586,31 @@ def test_what_is_remembered_does_not_hold_on_to_the_labels(kind):
     del labels, plan
     gc.collect()
     assert len(made) == 2
-    assert memo
+    assert memo.found
     assert not any(ref() is not None for ref in held)
 
 
 def test_while_a_cuda_graph_is_recorded_maps_by_distance_are_made_anew(monkeypatch):
     """The graph then computes them at each replay; nothing of it is kept, and nothing that was kept is taken."""
     for kind in ("distance", "distance packed"):
-        plan, memo = plan_of(kind, 9), {}
+        plan, memo = plan_of(kind, 9), Memory()
         options = {"batch": 1, "device": CPU, "memo": memo}
         kept = tile_map(plan, 4, 4, causal=0, **options)
         with monkeypatch.context() as recording:
             recording.setattr(capture, "is_recording", lambda device: True)
-            before = dict(memo)
+            before = dict(memo.found)
             again = tile_map(plan, 4, 4, causal=0, **options)
             assert again is not kept
             assert torch.equal(again.blocks, kept.blocks)
             tile_map(plan, 4, 4, causal=1, **options)
-            assert memo == before
+            assert memo.found == before
         assert tile_map(plan, 4, 4, causal=0, **options) is kept
 
 
 @pytest.mark.parametrize("kind", ["dense", "block", "edges default", "edges over distance", "sum"])
 def test_a_cuda_graph_does_not_record_labels_that_are_written_out(kind, monkeypatch):
     """Not even with a map that was made before: replays would keep it when the labels change."""
-    plan, memo = plan_of(kind, 9), {}
+    plan, memo = plan_of(kind, 9), Memory()
     options = {"batch": 1, "device": CPU, "memo": memo, "causal": 0}
     tile_map(plan, 4, 4, **options)
     monkeypatch.setattr(capture, "is_recording", lambda device: True)
@@ -618,7 +619,7 @@ def test_a_cuda_graph_does_not_record_labels_that_are_written_out(kind, monkeypa
 
 
 def test_a_map_made_while_predicting_serves_training():
-    plan, memo = plan_of("edges default", 9), {}
+    plan, memo = plan_of("edges default", 9), Memory()
     with torch.inference_mode():
         made = tile_map(plan, 4, 4, batch=1, causal=0, device=CPU, sort=4, sort_transposed=4, memo=memo)
         by_distance = tile_map(plan_of("distance", 9), 4, 4, batch=1, causal=0, device=CPU)

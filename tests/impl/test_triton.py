@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import relgraph as rg
 from relgraph.impl import op
 from relgraph.impl.triton import limits
-from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
-from relgraph.plan import memory
+from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels, memory
 from relgraph.score import Softcap
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, make, moved, raw
@@ -338,9 +337,9 @@ def test_maps_are_made_once_and_go_with_their_labels():
     real = launch.tile_map
 
     def counting(*args, memo, **options):
-        before = len(memo)
+        before = len(memo.found)
         made = real(*args, memo=memo, **options)
-        seen.append(len(memo) - before)
+        seen.append(len(memo.found) - before)
         return made
 
     launch.tile_map = counting
@@ -348,18 +347,16 @@ def test_maps_are_made_once_and_go_with_their_labels():
         answer(case, "triton")
         made = sum(seen)
         assert made > 0
-        tensors = memory._by_tensor[case.labels.ids]
-        assert len(tensors) == 1
+        held = len(memory._entries.found)
         case.labels.ids.add_(0)  # changed in place: what was made before goes
         answer(case, "triton")
-        assert len(tensors) == 1
+        assert len(memory._entries.found) == held
         made = sum(seen)
         answer(case, "triton")
         assert sum(seen) == made
-        kept = len(memory._by_tensor)
         del case, labels
         gc.collect()
-        assert len(memory._by_tensor) < kept
+        assert len(memory._entries.found) == held - 1
     finally:
         launch.tile_map = real
 

@@ -257,14 +257,14 @@ def test_pairs_are_kept_with_the_labels(monkeypatch):
         raw(moved(make(labels, **options), DEVICE), "triton")
     case = moved(make(labels, **options), DEVICE)
     answer(case, "triton")
-    kept = case.labels._plan.parts[0].csr.derived[PAIRS]
+    kept = case.labels._plan.parts[0].csr.memory.found[PAIRS]
     raw(case, "triton")
-    assert case.labels._plan.parts[0].csr.derived[PAIRS] is kept
+    assert case.labels._plan.parts[0].csr.memory.found[PAIRS] is kept
     monkeypatch.setattr(op, "unwatched", lambda _: False)  # through the ops, which see tensors and ints alone
     raw(case, "triton")
-    kept = plan_memo(*encode(case.labels._plan))[PAIRS]
+    kept = plan_memo(*encode(case.labels._plan)).found[PAIRS]
     raw(case, "triton")
-    assert plan_memo(*encode(case.labels._plan))[PAIRS] is kept
+    assert plan_memo(*encode(case.labels._plan)).found[PAIRS] is kept
 
 
 @pytest.mark.parametrize(

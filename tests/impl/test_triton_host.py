@@ -17,7 +17,9 @@ from docs.benchmarks.host import Stub, labels_of, stubbed
 from relgraph.call import Call, Tables
 from relgraph.impl import op
 from relgraph.impl.triton import attend, capture
-from relgraph.plan import LabelPlan, decode, encode, lower, memo_of, memory, plan_memo
+from relgraph.labels import memory
+from relgraph.plan import LabelPlan, decode, encode, lower, memo_of, plan_memo
+from relgraph.plan.memory import _by_ints
 from tests.budget import assert_within_budget, twins
 from tests.cases import KINDS, answer, make, moved
 
@@ -123,7 +125,7 @@ class Waits(TorchDispatchMode):
 @pytest.fixture
 def watched(monkeypatch):
     """Direct calls whose operators a mode sees; kernels do nothing."""
-    monkeypatch.setattr(op, "_get_current_dispatch_mode", lambda: None)
+    monkeypatch.setattr(memory, "_get_current_dispatch_mode", lambda: None)
     with stubbed():
         yield
 
@@ -144,7 +146,7 @@ ALL = [kind for kind in KINDS if not kind.startswith(("edges sum", "edges over e
 @pytest.mark.parametrize("kind", BY_DISTANCE)
 def test_labels_by_distance_never_wait(kind, watched, monkeypatch):
     """Nor do other labels of a kind; but numbers that stand for all labels of a kind are copied once."""
-    monkeypatch.setattr(attend, "_constants", {})
+    monkeypatch.setattr(attend, "_constants", memory.Memory())
     assert set(waits(make(KINDS[kind](40), batch=2, dtype=torch.float32))) <= {"tensor"}
     assert not waits(make(KINDS[kind](40), batch=2, dtype=torch.float32))
 
@@ -200,17 +202,17 @@ def test_lengths_leave_nothing_behind(kind, watched):
         gc.collect()
         return sum(type(x) in (TileMap, LabelPlan, KernelPairs) for x in gc.get_objects())
 
-    before, tensors = alive(), len(memory._by_tensor)
+    before, entries = alive(), len(memory._entries.found)
     for length in range(1, 301):
         qkv = [torch.randn(1, 1, length, 4, requires_grad=True) for _ in range(3)]
         labels = rg.ClippedDistance(8)(length) if kind == "by distance" else labels_of(length)[kind]
         table = torch.randn(17, 4)
         rg.relation_attention(*qkv, labels, table, table, impl="triton").sum().backward()
     del labels, qkv
-    kept = 3 * memory.KEPT_PLANS if kind == "by distance" else 0
+    kept = 3 * memory.KEPT if kind == "by distance" else 0
     assert alive() <= before + kept
-    assert len(memory._by_ints) <= memory.KEPT_PLANS
-    assert len(memory._by_tensor) <= tensors
+    assert len(_by_ints.found) <= memory.KEPT
+    assert len(memory._entries.found) <= entries
 
 
 def test_a_plan_knows_its_cache_until_its_tensors_change():
@@ -310,28 +312,27 @@ def test_what_a_cuda_graph_records_does_not_wait_nor_take_what_was_kept(kind, mo
     wanted = answer(case, "triton")  # a warm-up, as torch asks for before recording
     plan = lower(labels)
     memo = memo_of(plan)
-    kept = dict(memo)
+    kept = dict(memo.found)
     for name in kept:
-        memo[name] = None  # whoever took it would fail
+        memo.found[name] = None  # whoever took it would fail
     monkeypatch.setattr(capture, "is_recording", lambda device: True)
     found = answer(case, "triton")
     for one, two in zip(wanted, found, strict=True):
         assert all(map(torch.equal, one, two))
-    monkeypatch.setattr(op, "_get_current_dispatch_mode", lambda: None)
+    monkeypatch.setattr(memory, "_get_current_dispatch_mode", lambda: None)
     with stubbed():
         assert not waits(case)
 
 
 def test_constants_that_a_cuda_graph_reads_stay(monkeypatch):
-    monkeypatch.setattr(attend, "_constants", {})
+    monkeypatch.setattr(attend, "_constants", memory.Memory(1))
     monkeypatch.setattr(attend, "_recorded", {})
-    monkeypatch.setattr(attend, "KEPT_CONSTANTS", 1)
     cpu = torch.device("cpu")
     with monkeypatch.context() as recording:
         recording.setattr(capture, "is_recording", lambda device: True)
         one = attend._constant((1, 2), cpu)
     attend._constant((3, 4), cpu)
-    assert list(attend._constants) == [((3, 4), cpu)]
+    assert list(attend._constants.found) == [((3, 4), cpu)]
     assert attend._recorded[(1, 2), cpu] is one
 
 

@@ -19,7 +19,7 @@ from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.impl import budget, dense
 from relgraph.impl.chunked.units import Unit, units
 from relgraph.impl.terms import hashes_of
-from relgraph.plan import LabelPlan, cut, encode, plan_memo
+from relgraph.plan import LabelPlan, cut, memo_of
 from relgraph.score import Additive, Bilinear, Named
 
 BLOCK_NUMBERS = 1 << 20
@@ -134,7 +134,7 @@ def _blocks(call: Call) -> Iterator[tuple[Unit, range, Call]]:
         numbers = room // (accumulation_dtype(query.dtype).itemsize * dense.NUMBERS_PER_SCORE)
     most = max(numbers // max(query.shape[1] * plan.k_len * _numbers_per_pair(call), 1), 1)
     together = 1 if any(part.csr is not None for part in plan.parts) else max(most // max(plan.q_len, 1), 1)
-    for unit in units(plan, plan_memo(*encode(plan)), query.shape[0], together):
+    for unit in units(plan, memo_of(plan), query.shape[0], together):
         for first in range(unit.queries.start, unit.queries.stop, most):
             rows = range(first, min(first + most, unit.queries.stop))
             own_plan = cut(plan, unit.batch, rows, unit.keys, unit.graph)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from relgraph.impl import budget
 from relgraph.impl.chunked.units import borders, lengths
 from relgraph.impl.draw import Hashes
 from relgraph.impl.problem import Outputs, Problem
+from relgraph.labels.memory import Memory
 from relgraph.plan import FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_at
 
 SMALL_PAIRS = 1 << 12
@@ -83,7 +83,7 @@ class _Layout:
         queries: their queries.
         keys: their keys.
         plan: their labels, as those of a padded batch.
-        memo: the cache for that plan.
+        memo: what is kept for that plan.
     """
 
     graphs: list[int]
@@ -91,7 +91,7 @@ class _Layout:
     queries: _Side
     keys: _Side
     plan: LabelPlan
-    memo: dict[Any, Any] = field(default_factory=dict)
+    memo: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +130,13 @@ def groups(problem: Problem) -> list[Group]:
         return []
     memo = problem.memo
     spare = SPARE_SCORES // problem.query.shape[1] if budget.block_bytes(problem.query.device) else None
-    if ("groups", spare) not in memo:
-        sizes = list(zip(*map(lengths, borders(plan, memo)), strict=True))
-        together = [graphs for graphs in alike(sizes, spare) if len(graphs) > 1]
-        memo["groups", spare] = [_layout(plan, graphs, [sizes[g] for g in graphs]) for graphs in together]
-    return [_group(problem, layout) for layout in memo["groups", spare]]
+    return [_group(problem, layout) for layout in memo.once(("groups", spare), lambda: _layouts(plan, memo, spare))]
+
+
+def _layouts(plan: LabelPlan, memo: Memory, spare: int | None) -> list[_Layout]:
+    sizes = list(zip(*map(lengths, borders(plan, memo)), strict=True))
+    together = [graphs for graphs in alike(sizes, spare) if len(graphs) > 1]
+    return [_layout(plan, graphs, [sizes[g] for g in graphs]) for graphs in together]
 
 
 def alike(sizes: list[tuple[int, int]], spare: int | None = None) -> list[list[int]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from relgraph.impl.chunked.units import FAR, Unit
+from relgraph.labels.memory import Memory
 from relgraph.plan import EXTRA, FIRST, Csr, LabelPlan
 
 
@@ -51,14 +51,12 @@ class PairsOver:
     role: Tensor
 
     @classmethod
-    def of(cls, plan: LabelPlan, csr: Csr, unit: Unit, memo: dict[Any, Any], index: int) -> PairsOver:
+    def of(cls, plan: LabelPlan, csr: Csr, unit: Unit, memo: Memory, index: int) -> PairsOver:
         """The pairs of the unit; where they begin is read once for these labels."""
         here = slice(None)
         if unit.graph is not None or csr.batch > 1:
-            if ("pairs", index) not in memo:
-                at = csr.row_ptr[:: plan.q_len] if plan.q_ptr is None else csr.row_ptr[plan.q_ptr]
-                memo["pairs", index] = at.tolist()
-            begins = memo["pairs", index]
+            at = slice(None, None, plan.q_len) if plan.q_ptr is None else plan.q_ptr
+            begins = memo.once(("pairs", index), lambda: csr.row_ptr[at].tolist())
             first, stop = (unit.batch.start, unit.batch.stop) if unit.graph is None else (unit.graph, unit.graph + 1)
             here = slice(begins[first], begins[stop])
         query, batch, batch_rows = csr.row[here], None, 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,6 +10,7 @@ from relgraph.impl.chunked.listed import Listed, PairsOver
 from relgraph.impl.chunked.tiles import DistanceTile, IdTile, Stripe, Tile, UniformTile
 from relgraph.impl.chunked.units import Unit, offset_in
 from relgraph.impl.problem import Problem
+from relgraph.labels.memory import Memory
 from relgraph.plan import (
     DEAD,
     FIRST,
@@ -36,7 +35,7 @@ class PartInUnit:
         self.offset = offset_in(part.offset, unit)
         self.by_distance = self.ids = None
         if isinstance(part.ids, DistanceIds):
-            self.by_distance = part.ids.with_cache(memo.setdefault(("lookup", index), {}))
+            self.by_distance = part.ids.with_memory(memo.once(("lookup", index), Memory))
         else:
             start = _start_of_block(part.ids, unit.graph, memo, index)
             self.ids = written_block(part.ids, unit.batch, unit.queries, unit.keys, unit.graph, start=start)
@@ -125,7 +124,7 @@ class PartInUnit:
         def make() -> Tensor:
             return torch.tensor([self._column(label) for label in ids.lookup], device=self.device)
 
-        return kept(ids.derived, ("columns", self.device), make)
+        return kept(ids.memory, ("columns", self.device), make)
 
     def _column_of_each(self, least: int, count: int) -> Tensor:
         """The columns of ``count`` distances from ``least`` on; those of the whole unit are made once."""
@@ -138,7 +137,7 @@ class PartInUnit:
             distances = torch.arange(first, keys - offset, device=self.device)
             return self._columns()[distances.clamp_(ids.first, ids.last).sub_(ids.first)]
 
-        columns = kept(ids.derived, ("of each distance", queries, keys, self.device), make)
+        columns = kept(ids.memory, ("of each distance", queries, keys, self.device), make)
         return columns[least - first : least - first + count]
 
     def _ids(self, rows: range, start: int, stop: int) -> Tensor:
@@ -182,10 +181,8 @@ class PartInUnit:
         return Listed(row[live], col[live] - start, column[live], (row[first], col[first] - start))
 
 
-def _start_of_block(ids: WrittenIds, graph: int | None, memo: dict[Any, Any], index: int) -> int | None:
+def _start_of_block(ids: WrittenIds, graph: int | None, memo: Memory, index: int) -> int | None:
     """Where the ids of a graph begin in a packed plan; read once for these labels."""
     if graph is None or ids.starts is None:
         return None
-    if ("starts", index) not in memo:
-        memo["starts", index] = ids.starts.tolist()
-    return memo["starts", index][graph]
+    return memo.once(("starts", index), ids.starts.tolist)[graph]

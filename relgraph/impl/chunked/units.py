@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from relgraph.impl import budget
+from relgraph.labels.memory import Memory
 from relgraph.plan import LabelPlan
 
 FAR = 1 << 40
@@ -30,7 +30,7 @@ class Unit:
     graph: int | None = None
 
 
-def borders(plan: LabelPlan, memo: dict[Any, Any]) -> tuple[list[int], list[int]]:
+def borders(plan: LabelPlan, memo: Memory) -> tuple[list[int], list[int]]:
     """Where the graphs begin among the queries and among the keys, and where the last one ends.
 
     A plan that is not packed counts as one graph. The borders are read once for these labels: reading them makes the
@@ -38,9 +38,8 @@ def borders(plan: LabelPlan, memo: dict[Any, Any]) -> tuple[list[int], list[int]
     """
     if plan.q_ptr is None or plan.k_ptr is None:
         return [0, plan.q_len], [0, plan.k_len]
-    if "borders" not in memo:
-        memo["borders"] = plan.q_ptr.tolist(), plan.k_ptr.tolist()
-    return memo["borders"]
+    q_ptr, k_ptr = plan.q_ptr, plan.k_ptr
+    return memo.once("borders", lambda: (q_ptr.tolist(), k_ptr.tolist()))
 
 
 def lengths(borders: Sequence[int]) -> list[int]:
@@ -48,7 +47,7 @@ def lengths(borders: Sequence[int]) -> list[int]:
     return [stop - start for start, stop in pairwise(borders)]
 
 
-def units(plan: LabelPlan, memo: dict[Any, Any], batch: int, together: int) -> list[Unit]:
+def units(plan: LabelPlan, memo: Memory, batch: int, together: int) -> list[Unit]:
     """The whole call as units of at most ``together`` batch rows."""
     q_ptr, k_ptr = borders(plan, memo)
     if plan.q_ptr is not None:

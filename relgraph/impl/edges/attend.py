@@ -50,7 +50,7 @@ class _Work:
         part = call.plan.parts[0]
         assert part.edges_only and part.csr is not None
         self.call, self.csr, self.tables = call, part.csr, call.tables[0]
-        self.num_labels, self.derived = part.num_labels, part.csr.derived
+        self.num_labels, self.memory = part.num_labels, part.csr.memory
         self.batch, self.heads = call.query.shape[:2]
         self.joint = self.csr.batch != 1
         dtype = accumulation_dtype(call.query.dtype)
@@ -231,12 +231,7 @@ class _Work:
 
     def _remember(self, name: str, make: Callable[[], _T]) -> _T:
         """Make a value once for these labels."""
-        if name in self.derived:
-            return self.derived[name]
-        made = make()
-        if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():  # such tensors cannot be saved
-            self.derived[name] = made
-        return made
+        return self.memory.once(name, make)
 
     def _at_label(self) -> Tensor:
         """Index of each pair's query and label in a flat ``[n, R+1]``, for the scores and for the sums."""

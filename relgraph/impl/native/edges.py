@@ -120,7 +120,7 @@ class _Listed:
         self.own, self.count = own, csr.col.shape[0]
         narrow = torch.empty(2, self.count, dtype=torch.int32)
         col, ids = (narrow.data_ptr() + 4 * self.count * n for n in range(2))
-        self.kept = given[0], narrow
+        self.kept = None if given[0] is csr.row_ptr else given[0], narrow  # problems hold the pairs
         self.struct = CPairs(int(own), self.count, rows, given[0].data_ptr(), col, ids)
         self.pointer = ctypes.pointer(self.struct)
         addresses = (x.data_ptr() for x in given[1:])
@@ -137,10 +137,8 @@ class _Filled(Held):
     def __init__(self, problem: Problem, *, backward: bool = False) -> None:
         super().__init__()
         check_listed(problem)
-        kernels, memo, dtype = build.kernels(), problem.memo, problem.dtype
-        pairs: _Listed | None = memo.get(KERNELS)
-        if pairs is None:
-            pairs = memo[KERNELS] = _Listed(problem.plan)
+        kernels, dtype = build.kernels(), problem.dtype
+        pairs: _Listed = problem.memo.once(KERNELS, lambda: _Listed(problem.plan))
         self.problem, self.pairs, self.library = problem, pairs, kernels.library
         query, key, value = problem.query, problem.key, problem.value
         self.empty = pairs.count == 0 or 0 in query.shape[:2]  # no pair in any head of a batch row

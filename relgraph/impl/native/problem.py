@@ -15,7 +15,7 @@ from relgraph import score
 from relgraph.impl.native.check import check_plan, check_tensors
 from relgraph.impl.native.structs import CPart, CProblem, CTensor
 from relgraph.impl.problem import Problem
-from relgraph.plan import DistanceIds, LabelPlan, Part
+from relgraph.plan import DistanceIds, LabelPlan, Part, encode
 
 SCORES = 1 << 18
 """The target number of scores per block of rows: 1 MiB in float32, which stays in the second-level cache."""
@@ -37,6 +37,11 @@ class Held:
         """Where the numbers of ``x`` are; it is kept from now on."""
         self._kept.append(x)
         return x.data_ptr()
+
+    def forget(self, plan: LabelPlan) -> None:
+        """Do not keep the plan's own tensors: this object goes with them, and problems hold the plan."""
+        own = set(map(id, encode(plan)[0]))
+        self._kept = [x for x in self._kept if id(x) not in own]
 
     def long(self, x: Tensor) -> int:
         """The address of ``x`` as int64."""
@@ -99,6 +104,7 @@ class Layout(Held):
         if plan.q_ptr is not None and plan.k_ptr is not None:
             self.filled.graphs = len(queries)
             self.filled.q_ptr, self.filled.k_ptr = self.long(plan.q_ptr), self.long(plan.k_ptr)
+        self.forget(plan)
 
     def _part(self, part: Part, first_column: int) -> CPart:
         made = CPart(num_labels=part.num_labels, first_column=first_column, full=int(part.complete))
@@ -138,10 +144,7 @@ class Filled(Held):
         super().__init__()
         check_tensors(problem)
         batch, heads = problem.query.shape[:2]
-        memo, name = problem.memo, ("native", batch)
-        if name not in memo:
-            memo[name] = Layout(problem.plan, batch)
-        self.layout: Layout = memo[name]
+        self.layout: Layout = problem.memo.once(("native", batch), lambda: Layout(problem.plan, batch))
         dtype = problem.dtype
         given = torch.bfloat16 if half else dtype
         self.struct = struct = CProblem.from_buffer_copy(self.layout.filled)

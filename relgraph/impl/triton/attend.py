@@ -19,10 +19,8 @@ from relgraph.impl.triton.limits import kernels
 from relgraph.impl.triton.outer import Outer
 from relgraph.impl.triton.tables import Terms, joined
 from relgraph.impl.triton.virtual import Virtual, virtual_of
+from relgraph.labels.memory import Memory
 from relgraph.plan import NOT_ATTENDING
-
-KEPT_CONSTANTS = 64
-"""How many layouts of tables by distance are kept."""
 
 
 def attend(call: Call) -> Answer:
@@ -103,7 +101,7 @@ def _laid_out(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
     )
 
 
-_constants: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+_constants = Memory()
 _recorded: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}  # replays of a CUDA graph read them, so they stay
 
 
@@ -111,12 +109,7 @@ def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     """These numbers as a tensor; cached, because copying them to a GPU synchronizes."""
     if torch.compiler.is_compiling():
         return torch.tensor(numbers, device=device)
-    if (numbers, device) not in _constants:
-        while len(_constants) >= KEPT_CONSTANTS:
-            _constants.pop(next(iter(_constants)))
-        with torch.inference_mode(False):
-            _constants[numbers, device] = torch.tensor(numbers, device=device)
-    found = _constants[numbers, device]
+    found = _constants.once((numbers, device), lambda: torch.tensor(numbers, device=device))
     if capture.is_recording(device):
         _recorded[numbers, device] = found
     return found

@@ -21,6 +21,7 @@ from relgraph.impl.triton import capture
 from relgraph.impl.triton.limits import kernels
 from relgraph.impl.triton.outer import Outer
 from relgraph.impl.triton.tables import Terms, whole_outputs
+from relgraph.labels.memory import Memory
 from relgraph.plan import Csr, listed_pairs
 
 LN_2 = 0.6931471805599453
@@ -75,12 +76,11 @@ def _edge_problem(problem: Problem, terms: Terms) -> Any:
 
     csr = _csr(problem)
     # a CUDA graph computes this at each replay, when the pairs may differ
-    kept = {} if capture.is_recording(problem.query.device) else problem.memo
-    if PAIRS not in kept:
-        kept[PAIRS] = edge_kernels.KernelPairs(*_pairs(problem, csr))
+    memo = Memory() if capture.is_recording(problem.query.device) else problem.memo
+    pairs = memo.once(PAIRS, lambda: edge_kernels.KernelPairs(*_pairs(problem, csr)))
     rows = *map(_dense_rows, (problem.query, problem.key, problem.value)), terms.by_query, terms.by_key
     return edge_kernels.EdgeProblem(
-        problem, rows, kept[PAIRS], csr.batch != 1, added_to_pairs(problem), given_factor(problem)
+        problem, rows, pairs, csr.batch != 1, added_to_pairs(problem), given_factor(problem)
     )  # fmt: skip
 
 

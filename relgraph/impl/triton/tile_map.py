@@ -11,10 +11,9 @@ data: its columns are *virtual*, by distance. For all other labels the columns o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from relgraph.arguments import check
 from relgraph.impl.triton import capture
 from relgraph.impl.triton.tile_ids import NO_LIMIT, Axis, Grid, SortedTiles, offset_table, sort_columns, write
 from relgraph.impl.triton.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
+from relgraph.labels.memory import Memory
 from relgraph.plan import DistanceIds, LabelPlan
 
 FIELDS = (
@@ -77,7 +77,7 @@ def tile_map(
     transposed: bool = False,
     sort: int = 0,
     sort_transposed: int = 0,
-    memo: dict[Hashable, Any] | None = None,
+    memo: Memory | None = None,
 ) -> TileMap:
     """The tile map of a plan.
 
@@ -110,8 +110,8 @@ def tile_map(
     if memo is not None and not moving and not recording:  # nearly every call ends here
         own_batch = batch if plan.batch > 1 else 1
         shortcut = device, rows, keys, own_batch, causal, transposed, sort, sort_transposed
-        if shortcut in memo:
-            return memo[shortcut]
+        if (found := memo.found.get(shortcut)) is not None:
+            return found
     check.integer("rows", rows, minimum=1)
     check.integer("keys", keys, minimum=1)
     check.integer("sort", sort, minimum=0, maximum=min(keys, 255))
@@ -123,31 +123,23 @@ def tile_map(
         raise NotImplementedError(capture.REFUSED)
     if memo is None or recording or (affine and moving):
         # A CUDA graph computes its maps at each replay, so they are not shared; kept maps may be gone by then.
-        memo = {}
+        memo = Memory()
     where = device, rows, keys, () if affine else tuple(map(_value, offsets)), causal if affine else None
-    with torch.inference_mode(False):  # training may use a map made in inference mode
-        grid = partial(_grid, plan, rows, keys, maps, causal, device)  # not kept in memo: it refers to the plan
-        if affine:
-            made = _once(memo, ("affine", *where, transposed), lambda: _affine(grid(), transposed))
-            return made if shortcut is None else memo.setdefault(shortcut, made)
-        written = _once(memo, ("written", *where), lambda: write(grid()))
-        made = _once(memo, ("map", *where, transposed), lambda: _of_written(grid(), written, transposed))
-        if sort:
-            order, bounds = _once(memo, ("by row", sort, *where), lambda: sort_columns(plan, written.ids, -1, sort))
-            made = replace(made, order=order, bounds=bounds)
-        if sort_transposed:
-            order, bounds = _once(
-                memo, ("by key", sort_transposed, *where), lambda: sort_columns(plan, written.ids, -2, sort_transposed)
-            )
-            made = replace(made, order_t=order, bounds_t=bounds)
-        return made if shortcut is None else memo.setdefault(shortcut, made)
-
-
-def _once(memo: dict[Hashable, Any], key: Hashable, make: Callable[[], Any]) -> Any:
-    """The entry for ``key``, made if there is none."""
-    if key not in memo:
-        memo[key] = make()
-    return memo[key]
+    grid = partial(_grid, plan, rows, keys, maps, causal, device)  # not kept in memo: it refers to the plan
+    if affine:
+        made = memo.once(("affine", *where, transposed), lambda: _affine(grid(), transposed))
+        return made if shortcut is None else memo.once(shortcut, lambda: made)
+    written = memo.once(("written", *where), lambda: write(grid()))
+    made = memo.once(("map", *where, transposed), lambda: _of_written(grid(), written, transposed))
+    if sort:
+        order, bounds = memo.once(("by row", sort, *where), lambda: sort_columns(plan, written.ids, -1, sort))
+        made = replace(made, order=order, bounds=bounds)
+    if sort_transposed:
+        order, bounds = memo.once(
+            ("by key", sort_transposed, *where), lambda: sort_columns(plan, written.ids, -2, sort_transposed)
+        )
+        made = replace(made, order_t=order, bounds_t=bounds)
+    return made if shortcut is None else memo.once(shortcut, lambda: made)
 
 
 def _value(offset: int | Tensor | None) -> Hashable:

@@ -69,6 +69,4 @@ def virtual_of(plan: LabelPlan) -> Virtual | None:
     """The virtual columns of a plan, None unless it is affine; found again without reading its labels."""
     if torch.compiler.is_compiling():
         return virtual(plan.parts[0]) if is_affine(plan) else None
-    if "virtual" not in plan.derived:
-        plan.derived["virtual"] = virtual(plan.parts[0]) if is_affine(plan) else None
-    return plan.derived["virtual"]
+    return plan.memory.once("virtual", lambda: virtual(plan.parts[0]) if is_affine(plan) else None)

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from relgraph.functional.attention import attend as attention
 from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.labels import Labels
+from relgraph.labels.memory import Memory, memory_of
 
 try:
     from transformers.utils.output_capturing import _active_collector
@@ -30,9 +30,6 @@ IMPL = "_relgraph_impl"
 
 SINKS = "s_aux"
 """The argument of models with attention sinks, numbers that take a share of the weights and no value."""
-
-KEPT_LABELS = 64
-"""How many labels of lengths are kept."""
 
 
 @functools.cache
@@ -135,10 +132,6 @@ def weight_of(linear: nn.Module) -> Tensor:
     return linear(torch.eye(weight.shape[1], dtype=weight.dtype, device="cpu")).t()
 
 
-_looked_at = WeakTensorKeyDictionary()
-"""By mask, its version when it was looked at, and its one row or None."""
-
-
 def one_row(mask: Tensor | None) -> Tensor | None:
     """Cut a mask of keys that is written out for each query to one row; return any other mask unchanged.
 
@@ -150,15 +143,15 @@ def one_row(mask: Tensor | None) -> Tensor | None:
         return mask
     if mask.stride(-2) == 0:
         return mask[..., :1, :]
+    first = mask[..., :1, :]
+
+    def is_one_row() -> bool:
+        return torch.equal(mask, first.expand_as(mask))
+
     if mask.is_inference():  # has no version that counts changes in place
-        first = mask[..., :1, :]
-        return first if torch.equal(mask, first.expand_as(mask)) else mask
-    known = _looked_at.get(mask)
-    if known is None or known[0] != mask._version:
-        first = mask[..., :1, :]
-        same = torch.equal(mask, first.expand_as(mask))
-        known = _looked_at[mask] = mask._version, first.clone() if same else None
-    return mask if known[1] is None else known[1]
+        return first if is_one_row() else mask
+    found = memory_of([mask]).once("one row", lambda: first.clone() if is_one_row() else None)
+    return mask if found is None else found
 
 
 def wants_weights(module: nn.Module, given: dict[str, Any]) -> bool:
@@ -214,12 +207,10 @@ def made_once(module: Any, name: str, make: Callable[[Any], Any]) -> Any:
     ``patch`` asks for it first, because a recorded graph may not wait for numbers, such as the borders of buckets.
     """
     kept = module.__dict__.get(f"_relgraph_{name}")
-    if kept is None:
-        kept = module.__dict__[f"_relgraph_{name}"] = make(module)
-    return kept
+    return module.__dict__.setdefault(f"_relgraph_{name}", make(module)) if kept is None else kept
 
 
-_labels: dict[tuple[DistanceLabeler, int, int, int], Labels] = {}
+_labels = Memory()
 
 
 def labels_by_distance(labeler: DistanceLabeler, q_len: int, k_len: int, q_offset: int | Tensor = 0) -> Labels:
@@ -233,12 +224,7 @@ def labels_by_distance(labeler: DistanceLabeler, q_len: int, k_len: int, q_offse
     """
     if torch.compiler.is_compiling() or isinstance(q_offset, Tensor):
         return labeler(q_len, k_len, q_offset=q_offset)
-    found = _labels.get((labeler, q_len, k_len, q_offset))
-    if found is None:
-        while len(_labels) >= KEPT_LABELS:
-            _labels.pop(next(iter(_labels)))
-        found = _labels[labeler, q_len, k_len, q_offset] = labeler(q_len, k_len, q_offset=q_offset)
-    return found
+    return _labels.once((labeler, q_len, k_len, q_offset), lambda: labeler(q_len, k_len, q_offset=q_offset))
 
 
 def split_heads(x: Tensor, size: int) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
+    made_once,
     refuse,
     rows_of,
     split_heads,
@@ -93,7 +94,7 @@ def _answer(
             "position_bias": module.pos_bias_v,
         }
     else:
-        labeler = _labeler(module)
+        labeler = made_once(module, "labeler", labeler_of)
         terms = {"key_table": rows_of(module.distance_embedding).to(states.dtype)}
     output, weights = attend(
         module,
@@ -108,14 +109,6 @@ def _answer(
         **terms,
     )
     return module.linear_out(output), weights
-
-
-def _labeler(module: Any) -> ClippedDistance:
-    """The labeler of a module with a key table, made once."""
-    found = module.__dict__.get("_relgraph_labeler")
-    if found is None:
-        found = module.__dict__["_relgraph_labeler"] = labeler_of(module)
-    return found
 
 
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:

@@ -205,7 +205,7 @@ def _root(number: int) -> float:
     return math.ldexp(round(mantissa * 2**24), exponent - 24)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _labeler(buckets: int, most: int) -> DistanceLabeler:
     if buckets > 0:
         return BucketedDistance(2 * buckets, most, rule="deberta")

@@ -11,11 +11,12 @@ from torch.nn import functional
 
 from relgraph.interop.transformers.layers import Linear, linear_of
 from relgraph.labels import Labels
+from relgraph.labels.memory import Memory
 
 KEPT_GRIDS = 16
 """How many labels of grids are kept: each holds a number for every pair of its cells."""
 
-_grids: dict[tuple[Any, int, int, torch.device], Labels] = {}
+_grids = Memory(KEPT_GRIDS)
 
 
 def labels_of_grid(labeler: Any, height: int, width: int, device: torch.device) -> Labels:
@@ -29,14 +30,7 @@ def labels_of_grid(labeler: Any, height: int, width: int, device: torch.device) 
     """
     if torch.compiler.is_compiling():
         return labeler(height, width).to(device)
-    found = _grids.get((labeler, height, width, device))
-    if found is None:
-        while len(_grids) >= KEPT_GRIDS:
-            _grids.pop(next(iter(_grids)))
-        # made outside inference mode, whose tensors could not take part in training later
-        with torch.inference_mode(False):
-            found = _grids[labeler, height, width, device] = labeler(height, width).to(device)
-    return found
+    return _grids.once((labeler, height, width, device), lambda: labeler(height, width).to(device))
 
 
 def resized(table: Tensor, size: int | Sequence[int], mode: str) -> Tensor:

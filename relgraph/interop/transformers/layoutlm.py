@@ -261,7 +261,7 @@ def _joined(biases: list[Biases]) -> tuple[Labels, tuple[Tensor, ...]]:
     return (total(*labels) if len(labels) > 1 else labels[0]), tables
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _labeler(bins: int, most: int) -> BucketedDistance:
     return BucketedDistance(bins, most)
 

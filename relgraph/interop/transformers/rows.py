@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from relgraph.labelers.sequence.distance import DistanceLabeler
+from relgraph.labels.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Rows(DistanceLabeler):
         return tuple(f"row {row}" for row in range(self.count))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def rows_by_query_minus_key(least: int, most: int) -> Rows:
     """Row ``i − j − least`` of a table that counts i − j from ``least`` to ``most`` and clips it there."""
     count = most - least + 1
@@ -49,10 +50,12 @@ def cut_to_length(labeler: DistanceLabeler, q_len: int, k_len: int) -> tuple[sli
     """
     if torch.compiler.is_compiling():  # a labeler for each length would be compiled for each length
         return slice(None), labeler
-    return _cut(labeler, q_len, k_len)
+    return _rows.once((labeler, q_len, k_len), lambda: _cut(labeler, q_len, k_len))
 
 
-@functools.lru_cache(maxsize=64)
+_rows = Memory()
+
+
 def _cut(labeler: DistanceLabeler, q_len: int, k_len: int) -> tuple[slice, DistanceLabeler]:
     lookup, reach = labeler.lookup, labeler.reach
     distances = range(-(q_len - 1), k_len)

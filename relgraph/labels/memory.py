@@ -1,0 +1,111 @@
+"""The one way in which results are kept for the next call: each made once, not too many, and gone with their labels."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+KEPT = 64
+"""How many results a memory keeps by default."""
+
+_MISSING = object()
+T = TypeVar("T")
+
+
+class Memory:
+    """Results under keys; beyond ``most`` (KEPT) the oldest goes. Copies and pickles of a memory are empty.
+
+    A memory belongs to the object that its results are made from, or its keys say by value what they are made from.
+    In the first case a result must not lead back to that object: then neither would ever be freed. Threads may share
+    it without a lock, as single operations on a dict are atomic: two may make a result, and both get the first.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+        self.found: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The result under this key, made at first use; compiled code and whatever is watched keep nothing."""
+        found = self.found.get(key, _MISSING)
+        if found is not _MISSING:
+            return found
+        if not plain_code():
+            return make()
+        found = self.found.setdefault(key, plainly(make))
+        while len(self.found) > (KEPT if self.most is None else self.most):
+            try:
+                self.found.pop(next(iter(self.found)), None)
+            except (RuntimeError, StopIteration):  # another thread, or a tensor that was freed, changed it just now
+                continue
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Memory, (self.most,)
+
+
+def plainly(make: Callable[[], T]) -> T:
+    """What ``make`` makes, outside inference mode, because training may take it next and cannot save its tensors."""
+    if not torch.is_inference_mode_enabled():
+        return make()
+    with torch.inference_mode(False):
+        return make()
+
+
+def plain_code() -> bool:
+    """Whether nothing watches operators or changes what they make: no compiler, no transform, no mode."""
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
+        return False
+    return _get_current_dispatch_mode() is None
+
+
+class _Entry(NamedTuple):
+    """A memory, the objects that it belongs to, and the versions of those that are tensors."""
+
+    owners: list[weakref.ref[Any]]
+    versions: list[int]
+    memory: Memory
+
+    def belongs_to(self, owners: Sequence[Any], versions: list[int]) -> bool:
+        """Whether it was made for these objects, not for others whose numbers they have now, and as they are."""
+        return self.versions == versions and all(ref() is one for ref, one in zip(self.owners, owners, strict=True))
+
+
+_entries = Memory(1024)  # plans point to theirs, which stay with them in any case
+
+
+def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = None) -> Memory:
+    """The memory that belongs to these objects together; it goes when one of them is freed or changed in place.
+
+    Args:
+        owners: tensors, or labels. Results must not lead back to them.
+        which: tells apart several memories of the same objects.
+        most: how many results it keeps; KEPT by default.
+
+    Returns:
+        Without owners, or with tensors of inference mode, whose changes nobody counts, an empty one that nothing keeps.
+    """
+    if not owners or any(isinstance(one, Tensor) and one.is_inference() for one in owners):
+        return Memory(most)
+    key = which, *map(id, owners)
+    versions = versions_of(owners)
+    known: _Entry | None = _entries.found.get(key)
+    if known is not None and known.belongs_to(owners, versions):
+        return known.memory
+    _entries.found.pop(key, None)
+    pop = _entries.found.pop  # at the end of the process this module's names may be gone before the last owner
+
+    def forget(_: Any) -> None:
+        pop(key, None)
+
+    return _entries.once(key, lambda: _Entry([weakref.ref(x, forget) for x in owners], versions, Memory(most))).memory
+
+
+def versions_of(owners: Sequence[Any]) -> list[int]:
+    """How often each tensor was changed in place; 0 for other objects."""
+    return [one._version if isinstance(one, Tensor) else 0 for one in owners]
