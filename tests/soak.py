@@ -217,12 +217,19 @@ def long_call(rng: Random, shared: Shared) -> None:
         (z.sum() + aux.lse.clamp(min=-9).sum()).backward()
 
 
+def table_of(labels: rg.Labels, size: int = 8) -> Any:
+    """A key table for each part of the labels."""
+    sizes = labels.num_labels
+    return tuple(torch.randn(n, size) for n in sizes) if isinstance(sizes, tuple) else torch.randn(sizes, size)
+
+
 def new_labels(rng: Random, shared: Shared) -> None:
     """A step of training by the compiled kernels over 512 positions, with labels that no other step has."""
     labels = some_labels(rng, 512, 512)
     shape = (512, 1, 8) if labels.packed else (1, 1, 512, 8)
     q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
-    rg.relation_attention(q, k, v, labels, impl=None if build.missing() else "native").sum().backward()
+    tables = table_of(labels)
+    rg.relation_attention(q, k, v, labels, tables, impl=None if build.missing() else "native").sum().backward()
 
 
 def graph_call(rng: Random, shared: Shared) -> None:
@@ -276,7 +283,7 @@ def fused_call(rng: Random, shared: Shared) -> None:
     shape = (labels.q_len, 2, 16) if labels.packed else (1, 2, labels.q_len, 16)
     q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
     with INTERPRETER:
-        rg.relation_attention(q, k, v, labels, impl="triton").sum().backward()
+        rg.relation_attention(q, k, v, labels, table_of(labels, 16), impl="triton").sum().backward()
 
 
 Piece = Callable[[Random, Shared], None]

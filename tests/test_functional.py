@@ -80,7 +80,7 @@ def test_weights_and_mass():
     ids = labels.to_dense()[0][0]
     unlabeled = (aux.weights * (ids == -1)).sum(-1)
     torch.testing.assert_close(aux.label_mass.sum(-1), 1 - unlabeled)
-    nothing = rg.relation_attention_with_aux(q, k, v, labels)[1]
+    nothing = rg.relation_attention_with_aux(q, k, v, labels, None, a_v)[1]
     assert nothing == rg.functional.AttentionAux(None, None, None)
     packed = rg.relation_attention_with_aux(
         *(torch.randn(9, 2, 3) for _ in range(3)), KINDS["distance packed"](9), need_weights=True
@@ -159,7 +159,7 @@ def test_autocast(impl):
 def test_dropout_draws_from_torchs_seed_and_keeps_the_mean(impl):
     q, k, v = qkv(batch=1, heads=1, q_len=1, k_len=400)
     v = torch.ones_like(v)
-    labels = distance(1, 400, q_offset=0)
+    labels = None
     torch.manual_seed(1)
     one = rg.relation_attention(q, k, v, labels, dropout_p=0.5, impl=impl)
     torch.manual_seed(1)
@@ -255,12 +255,13 @@ def test_labels_used_in_inference_mode_still_train(impl):
 @pytest.mark.parametrize("impl", IMPLS)
 def test_empty_inputs(impl):
     q, k, v = qkv(q_len=0, k_len=0)
-    assert rg.relation_attention(q, k, v, distance(0), impl=impl).shape == (2, 2, 0, 4)
+    table = torch.randn(5, 4, dtype=F64)
+    assert rg.relation_attention(q, k, v, distance(0), table, impl=impl).shape == (2, 2, 0, 4)
     q, k, v = qkv(q_len=3, k_len=0)
-    z = rg.relation_attention(q, k, v, distance(3, 0), impl=impl)
+    z = rg.relation_attention(q, k, v, distance(3, 0), table, impl=impl)
     assert (z == 0).all()
     q, k, v = qkv(batch=0)
-    assert rg.relation_attention(q, k, v, distance(5), impl=impl).shape == (0, 2, 5, 4)
+    assert rg.relation_attention(q, k, v, distance(5), table, impl=impl).shape == (0, 2, 5, 4)
 
 
 T = torch.zeros
@@ -316,7 +317,7 @@ T = torch.zeros
         (ValueError, "q_offset must be that of the labels, which count distances from 1, got 2: give it to the labeler", {"labels": distance(5, q_offset=1), "q_offset": 2}),
         (ValueError, "q_offset must be that of the labels, which count distances from 0, got 2", {"q_offset": 2}),
         (ValueError, "q_offset must be that of the labels", {"q_offset": torch.tensor([0, 1])}),
-        (ValueError, "q_offset must be that of the labels", {"labels": SumLabels(distance(5), distance(5, q_offset=1)), "key_table": None, "value_table": None}),
+        (ValueError, "q_offset must be that of the labels", {"labels": SumLabels(distance(5), distance(5, q_offset=1)), "key_table": None, "value_table": None, "is_causal": True}),
         (ValueError, "dropout_p must lie in", {"dropout_p": 1.0}),
         (ValueError, "dropout_p must lie in", {"dropout_p": -0.1}),
         (TypeError, "dropout_p must be a float, got str", {"dropout_p": "0.1"}),
@@ -345,7 +346,7 @@ def test_causal_order_needs_an_offset_where_lengths_differ():
     with pytest.raises(
         ValueError, match=r"q_offset must be given with is_causal when queries and keys differ in length \(2 and 5\)"
     ):
-        rg.relation_attention(q, k, v, distance(2, 5), is_causal=True)
+        rg.relation_attention(q, k, v, distance(2, 5), torch.zeros(5, 4, dtype=F64), is_causal=True)
     with pytest.raises(ValueError, match="q_offset must be given"):
         rg.relation_attention(q, k, v, None, is_causal=True)
 
@@ -356,7 +357,7 @@ def test_mass_needs_labels():
         rg.relation_attention_with_aux(q, k, v, None, need_label_mass=True)
     for name in ("need_weights", "need_label_mass", "need_lse"):
         with pytest.raises(TypeError, match=f"{name} must be a bool, got int"):
-            rg.relation_attention_with_aux(q, k, v, distance(5), **{name: 1})
+            rg.relation_attention_with_aux(q, k, v, distance(5), T(5, 4, dtype=F64), **{name: 1})
 
 
 def test_checkpointing_gives_the_same_gradients_with_dropout():

@@ -226,11 +226,6 @@ def test_an_edge_index_in_place_of_labels_has_one_hint():
         layer(torch.randn(3, 8), labels=torch.tensor([[0, 1], [1, 2]]))
 
 
-def test_scores_are_found_where_they_are():
-    with pytest.raises(AttributeError, match=r"it is relgraph\.score\.Softcap"):
-        _ = rg.Softcap
-
-
 def test_what_a_labeler_returns_is_checked_by_itself():
     class Ids(rg.Labeler):
         num_labels, names = 3, ("a", "b", "c")
@@ -317,21 +312,6 @@ def test_tables_of_a_sum_want_an_index():
     for call in (tables.key, lambda: rg.plot.table_norms(tables.key)):
         with pytest.raises(TypeError, match="index a part, 0 to 1$"):
             call()
-
-
-@pytest.mark.parametrize(
-    ("name", "home"),
-    [
-        ("RelationConv", "pyg.RelationConv"),
-        ("from_networkx", "interop.networkx.from_networkx"),
-        ("HeadParallel", "distributed.HeadParallel"),
-        ("patch", "interop.transformers.patch"),
-        ("label_mass", "plot.label_mass"),
-    ],
-)
-def test_a_name_says_where_it_lives(name, home):
-    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; it is relgraph\.{home}$"):
-        getattr(rg, name)
 
 
 def test_reprs_leave_defaults_out():

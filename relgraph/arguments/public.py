@@ -20,6 +20,7 @@ def lists_public(names: dict[str, Any], *modules: str) -> Callable[[], list[str]
             name
             for name, value in names.items()
             if not (name.startswith("_") or isinstance(value, ModuleType) or value is lists_public)
+            and name != "TYPE_CHECKING"
             and str(getattr(value, "__module__", "relgraph")).startswith("relgraph")
         ]
         return sorted([*found, *modules])

@@ -16,9 +16,9 @@ from relgraph.call.fold import with_query_biases
 from relgraph.call.offset import offset_of, sees_all_keys
 from relgraph.call.operands import BY_NAME, FREE_MAPS, Given, Operand, weight_of
 from relgraph.call.scores import check_function, check_score_type
-from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import KINDS
-from relgraph.plan import DistanceIds, LabelPlan, lower, plain
+from relgraph.plan import LabelPlan, lower, plain
 from relgraph.score import Additive, Bilinear, Named
 
 BATCHED, PACKED, NODES = "[B, H, N, D]", "[T, H, D], as the labels are packed", "[N, H, D]"
@@ -65,8 +65,6 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
     maps = None if maps is None else _check_value_map(maps, known, plan)
     mask = None if mask is None else _check_mask(mask, known)
     edge = _check_vectors(given, known, labels)
-    if plan.total_labels and maps is None and edge is None and not given.get("need_label_mass"):
-        _check_read(labels, plan, tables, score)
     is_causal = given.get("is_causal", False)
     if is_causal is not False:
         check.boolean("is_causal", is_causal)
@@ -255,22 +253,47 @@ def _check_tables(given: Given, known: _Known, plan: LabelPlan, labels: Labels |
     return tuple([Tables(**tables) for tables in by_part])
 
 
-def _check_read(labels: Any, plan: LabelPlan, tables: tuple[Tables, ...], score: Any) -> None:
+def check_read(call: Call, given: Given) -> None:
     """Raise ValueError for labels that change nothing: nothing looks their ids up, and they let all pairs attend."""
-    for part in tables:
+    for part in call.tables:
         for table in part:
             if table is not None:
                 return
-    if isinstance(score, Bilinear) or plan.k_ptr is not None:
+    labels, plan = given["labels"], call.plan
+    if not plan.total_labels or call.value_map is not None or call.edge is not None or call.need_mass:
         return
-    for part in plan.parts:
-        if not part.complete or (isinstance(part.ids, DistanceIds) and part.csr is None and max(part.ids.lookup) < 0):
-            return
-    raise ValueError(
-        "labels must be read by a key_table, value_table, query_table or bias_table, by row_scores, value_map, "
-        f"score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing reads: pass labels=None "
-        "for plain attention"
-    )
+    if isinstance(call.score, Bilinear) or plan.k_ptr is not None or not all(part.complete for part in plan.parts):
+        return
+    if call.is_causal and any(offset is not None for offset in labels.offsets):  # the order counts from it
+        return
+    if not carries_no_ids(labels):
+        raise ValueError(
+            "labels must be read by a key_table, value_table, query_table or bias_table, by row_scores, value_map, "
+            f"score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing reads: pass labels=None "
+            "for plain attention"
+        )
+
+
+def carries_no_ids(labels: Labels) -> bool:
+    """Whether no pair is known to carry an id.
+
+    Ids that cannot be inspected (compiled code, accelerators) count as carried if ``num_labels`` is above 0.
+    """
+    if isinstance(labels, SumLabels):
+        return all(carries_no_ids(part) for part in labels.parts)
+    if labels.num_labels == 0:
+        return True
+    if isinstance(labels, DistanceLabels):
+        return max(labels.lookup) < 0
+    if isinstance(labels, EdgeLabels) and labels.default is not None:
+        default = labels.default
+        if not (carries_no_ids(default) if isinstance(default, Labels) else default < 0):
+            return False
+    assert isinstance(labels, (BlockLabels, DenseLabels, EdgeLabels))
+    ids = labels.ids
+    if ids.numel() == 0:
+        return True
+    return ids.device.type == "cpu" and check.can_look_at_data(ids) and bool((ids < 0).all())
 
 
 def _check_score(score: Any, known: _Known, plan: LabelPlan, tables: tuple[Tables, ...]) -> None:

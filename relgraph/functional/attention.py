@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.call import Answer, AttentionAux, Call, LabelsLike, Options, Table, check_call
+from relgraph.call import Answer, AttentionAux, Call, LabelsLike, Options, Table, check_call, check_read
 from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.region import hook_for
 from relgraph.impl import IMPLEMENTATIONS
@@ -181,6 +181,7 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
         return output, aux if need_lse else aux._replace(lse=None)
     check.boolean("need_lse", need_lse)
     call = check_call(given)
+    check_read(call, given)
     answer = answer_to(call, given.get("impl"))
     packed = given["query"].dim() == 3
     return to_caller(answer, call, packed), aux_of(answer, given["labels"], packed, need_lse=need_lse)

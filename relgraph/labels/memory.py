@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
 
 KEPT = 64
 """How many results a memory keeps by default."""
@@ -31,11 +31,11 @@ class Memory:
         self.found: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The result under this key, made at first use; compiled code and whatever is watched keep nothing."""
+        """The result under this key, made at first use; compiled code, transforms and fake tensors keep nothing."""
         found = self.found.get(key, _MISSING)
         if found is not _MISSING:
             return found
-        if not plain_code():
+        if not makes_plain():
             return make()
         found = self.found.setdefault(key, plainly(make))
         while len(self.found) > (KEPT if self.most is None else self.most):
@@ -62,6 +62,14 @@ def plain_code() -> bool:
     if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
         return False
     return _get_current_dispatch_mode() is None
+
+
+def makes_plain() -> bool:
+    """Whether operators make plain tensors, which may be kept; a mode that only watches them may be active."""
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
+        return False
+    mode: Any = _get_current_dispatch_mode()
+    return mode is None or not any(one.is_infra_mode() for one in _get_current_dispatch_mode_stack())
 
 
 class _Entry(NamedTuple):

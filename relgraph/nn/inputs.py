@@ -10,10 +10,10 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.check import FLOATING_DTYPES, PLAIN
 from relgraph.arguments.sharding import check_layer_input
-from relgraph.call import check_labels_fit, check_labels_type
+from relgraph.call import carries_no_ids, check_labels_fit, check_labels_type
 from relgraph.call.offset import offsets_of
 from relgraph.functional.region import active
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels import Labels
 from relgraph.labels.base import KINDS
 from relgraph.labels.distance import check_offset
 from relgraph.nn.cache import KVCache, labels_of_new_rows
@@ -187,29 +187,11 @@ def check_without_tables(name: str, labels: Labels, remedy: str) -> None:
     Ids that cannot be inspected (compiled code, accelerators) count as carried if ``num_labels`` is above 0. The
     message names the labels by ``name``, and ``remedy`` says what would give the layer tables.
     """
-    if not _carries_no_ids(labels):
+    if not carries_no_ids(labels):
         raise ValueError(
             f"{name} must say who attends and carry no ids for a layer without tables, which would ignore them: "
             f"{remedy}, or make the labels with num_labels=0, got {labels!r}"
         )
-
-
-def _carries_no_ids(labels: Labels) -> bool:
-    if isinstance(labels, SumLabels):
-        return all(_carries_no_ids(part) for part in labels.parts)
-    if labels.num_labels == 0:
-        return True
-    if isinstance(labels, DistanceLabels):
-        return max(labels.lookup) < 0
-    if isinstance(labels, EdgeLabels) and labels.default is not None:
-        default = labels.default
-        if not (_carries_no_ids(default) if isinstance(default, Labels) else default < 0):
-            return False
-    assert isinstance(labels, (BlockLabels, DenseLabels, EdgeLabels))
-    ids = labels.ids
-    if ids.numel() == 0:
-        return True
-    return ids.device.type == "cpu" and check.can_look_at_data(ids) and bool((ids < 0).all())
 
 
 def _check_position(q_offset: Any, labels: Any, cache: KVCache | None) -> int | Tensor | None:

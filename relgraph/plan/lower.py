@@ -19,7 +19,7 @@ from relgraph.labels import (
     SumLabels,
 )
 from relgraph.labels.base import common_batch
-from relgraph.labels.memory import plain_code, plainly
+from relgraph.labels.memory import makes_plain, plainly
 from relgraph.plan.parts import DEAD, EXTRA, FIRST, Csr, DistanceIds, LabelPlan, Part, WrittenIds
 
 MANY = 1 << 14
@@ -50,7 +50,7 @@ def lower(labels: Labels) -> LabelPlan:
     """
     if labels._plan is not None:
         return labels._plan
-    if not plain_code():
+    if not makes_plain():
         return _lower(labels)
     return vars(labels).setdefault("_plan", plainly(lambda: _lower(labels)))
 

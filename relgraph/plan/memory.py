@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from relgraph.labels.memory import Memory, memory_of, plain_code, versions_of
+from relgraph.labels.memory import Memory, makes_plain, memory_of, versions_of
 from relgraph.plan.codec import encode
 from relgraph.plan.parts import LabelPlan
 
@@ -16,7 +16,7 @@ _by_ints = Memory()
 
 def plan_memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> Memory:
     """The memory of the plan with these tensors and ints. No result may lead back to the tensors."""
-    if not plain_code():
+    if not makes_plain():
         return Memory()
     return memory_of(tensors, tuple(ints)) if tensors else _by_ints.once(tuple(ints), Memory)
 
@@ -40,6 +40,6 @@ def memo_of(plan: LabelPlan) -> Memory:
         return known[2]
     tensors, ints = encode(plan)
     memo = plan_memo(tensors, ints)
-    if plain_code() and not any(tensor.is_inference() for tensor in tensors):
+    if makes_plain() and not any(tensor.is_inference() for tensor in tensors):
         plan.memory.found["memo"] = tensors, versions_of(tensors), memo
     return memo

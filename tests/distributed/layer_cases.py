@@ -202,11 +202,11 @@ def refusals(mesh):
         "other labels": lambda: rg.relation_attention(q, q, q, differing(rank, whole), table),
         "labels of another length": lambda: rg.relation_attention(q, q, q, longer, table),
         "labels of a part": lambda: layer(x, labels=rg.ClippedDistance(3)(4)),
-        "labels on one process": lambda: rg.relation_attention(q, q, q, labels if rank == 0 else None),
+        "labels on one process": lambda: rg.relation_attention(q, q, q, rg.Window(9)(whole) if rank == 0 else None),
         "packed on one process": lambda: rg.relation_attention(
-            *[q[0].transpose(0, 1)] * 3, packed if rank == 0 else labels
+            *[q[0].transpose(0, 1)] * 3, packed if rank == 0 else labels, table
         ),
-        "another kind on one process": lambda: rg.relation_attention(q, q, q, "labels" if rank == 1 else labels),
+        "another kind on one process": lambda: rg.relation_attention(q, q, q, "labels" if rank == 1 else labels, table),
         "unequal lengths in a layer": lambda: layer(x[:, : 4 - rank], labels=labels),
         "unequal lengths in a stack": lambda: stack(x[:, : 4 - rank]),
         "labels of another length in a layer": lambda: layer(x, labels=longer),
@@ -215,7 +215,9 @@ def refusals(mesh):
         "cache": lambda: layer(x, labels=labels, cache=rg.KVCache()),
         "edge_attention": lambda: rg.edge_attention(nodes, nodes, nodes, edges, table),
         "edge vectors": lambda: rg.relation_attention(q, q, q, edges, table, edge_attr=torch.randn(1, 3)),
-        "mask of pairs without all keys": lambda: rg.relation_attention(q, q, q, labels, attn_mask=torch.zeros(4, 3)),
+        "mask of pairs without all keys": lambda: rg.relation_attention(
+            q, q, q, labels, table, attn_mask=torch.zeros(4, 3)
+        ),
     }
     calls |= differences(rank, q, labels, table) | refused_by_rows(rank, q, whole)
     calls |= in_layers(rank, x, layer)
@@ -299,9 +301,9 @@ def refused_by_rows(rank, q, whole):
     keys = torch.cat([q, q], 2)
     return {
         "a flag that is no bool": lambda: rg.relation_attention_with_aux(
-            q, q, q, labels, need_lse=1 if rank == 1 else False
+            q, q, q, labels, table, need_lse=1 if rank == 1 else False
         ),
-        "sparse offsets": lambda: rg.relation_attention(q, q, q, labels, q_offset=torch.ones(2).to_sparse()),
+        "sparse offsets": lambda: rg.relation_attention(q, q, q, labels, table, q_offset=torch.ones(2).to_sparse()),
         "parallel edges": lambda: rg.relation_attention(q, q, q, edges, table, impl="chunked"),
         "maps over parallel edges": lambda: rg.relation_attention(q, q, q, summed, value_map=maps),
         "a table that is no tensor": lambda: rg.relation_attention(q, q, q, labels, [1.0]),

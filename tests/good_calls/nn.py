@@ -528,6 +528,7 @@ GOOD_CALLS = {
             "tgt": _rows(),
             "memory": _rows(4),
             **{name: _blocked(*shape) for name, shape in DECODED.items()},
+            "tgt_mask": LATER,
             "tgt_is_causal": True,
             "memory_is_causal": False,
         },

@@ -136,7 +136,7 @@ def test_dense_is_taken_up_to_what_fills_the_budget(room):
     x = torch.empty(1, 2, 64, 4, device="meta")
     most = rule.dense_scores(make_call(x, labels))
     assert most == room // (4 * 8)
-    choice = rg.which_impl(x, x, x, labels)
+    choice = rg.which_impl(x, x, x, labels, need_label_mass=True)
     wanted = f"B · H · N_q · N_k = 8,192 is {'at most' if most >= 8192 else 'more than'} {most:,} scores"
     if choice.impl in ("dense", "chunked"):
         assert choice.reason == wanted

@@ -121,9 +121,9 @@ def test_dropout_keeps_the_mean(keys):
     """Each of many draws keeps a weight by 0.75, and multiplies it by what makes up for the rest."""
     case = make(DistanceLabels(300, keys, lookup=[0], left=0), batch=4, heads=2, kinds="")
     case.inputs[2] = torch.eye(keys, dtype=F64).expand(4, 2, keys, keys)
-    plain = raw(case, "native", mass=False)[0]
+    plain = raw(case, "native")[0]
     case.options["dropout_p"] = 0.25
-    dropped = raw(case, "native", mass=False)[0]
+    dropped = raw(case, "native")[0]
     share = dropped / plain
     torch.testing.assert_close(share[share != 0], torch.full_like(share[share != 0], 1 / 0.75))
     spread = (0.75 * 0.25 / share.numel()) ** 0.5
@@ -261,7 +261,7 @@ def test_shapes_on_the_meta_device(kind):
     case = make(KINDS[kind](6), kinds="")
     case.inputs = [x.detach().to("meta") for x in case.inputs]
     if kind == "distance":
-        assert raw(case, "native", mass=False)[0].device.type == "meta"
+        assert raw(case, "native")[0].device.type == "meta"
     for name in ("query", "key", "value"):
         with pytest.raises(ValueError, match=f"{name} must be on the CPU, got meta"):
             attend._forward(replace(problem_of(dense()), **{name: torch.empty(1, 1, 8, 3, device="meta")}))

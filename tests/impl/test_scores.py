@@ -264,7 +264,7 @@ def test_a_large_call_goes_in_blocks(score, monkeypatch):
     monkeypatch.setattr(by_rows.dense, "attend", lambda call: (sizes.append(call.plan.q_len), real(call))[1])
     monkeypatch.setattr(by_rows, "BLOCK_NUMBERS", 1000)
     x = torch.randn(1, 2, 40, 3, dtype=F64)
-    rg.relation_attention(x, x, x, rg.ClippedDistance(2)(40), score=score, impl="chunked")
+    rg.relation_attention(x, x, x, rg.Window(30)(40), score=score, impl="chunked")
     assert sum(sizes) == 40
     assert max(sizes) == (1000 // (2 * 40) if score is torch.sin else 1000 // (2 * 40 * 3))
 

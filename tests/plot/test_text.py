@@ -43,7 +43,7 @@ def draw_all(names, graph):
     yield lambda: plot.table_norms(rows[None].expand(2, -1, -1), names)
     yield lambda: plot.table_similarity(rows, names)
     yield lambda: plot.label_mass(torch.rand(count), names)
-    yield lambda: plot.label_mass(torch.rand(4, count), names)
+    yield lambda: plot.label_mass(torch.rand(4, count), names, axes="HR")
     yield lambda: plot.attention_tokens(weights, names)
     yield lambda: plot.attention_tokens(weights, names, query=count - 1)
     yield lambda: plot.attention_tree(weights, graph, query=count - 1, node_names=names)
@@ -70,7 +70,7 @@ def test_long_names_leave_room_for_the_picture(number):
 def test_labels_that_are_distances_besides_formulas():
     names = ["-1", "0", "1", "$x", "$\\frac$"]
     rows = torch.randn(5, 3)
-    for ax in (rg.plot.table_norms(rows, names), rg.plot.label_mass(torch.rand(2, 5), names)):
+    for ax in (rg.plot.table_norms(rows, names), rg.plot.label_mass(torch.rand(2, 5), names, axes="HR")):
         ax.figure.canvas.draw()
         assert [text.get_text() for text in ax.get_xticklabels()][-2:] == ["$x", "$\\frac$"]
 

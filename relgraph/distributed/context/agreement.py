@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.call import Given
-from relgraph.call.operands import DEFAULTS, OPTIONS, POSITIONAL
+from relgraph.call.operands import DEFAULTS, POSITIONAL, Options
 from relgraph.distributed.collectives import all_gather
 from relgraph.labels import Labels
 from relgraph.score import Additive, Bilinear, Named
@@ -25,7 +25,7 @@ from relgraph.score import Additive, Bilinear, Named
 _WANTED = {"need_weights": False, "need_label_mass": False}
 _ELSEWHERE = {"labels", "edge_attr", "edge_key", "edge_value"}
 """Arguments that are compared by other means, or that regions refuse."""
-_NAMES = sorted({*POSITIONAL, *OPTIONS, *_WANTED} - _ELSEWHERE)
+_NAMES = [name for name in (*POSITIONAL, *Options.__annotations__, *_WANTED) if name not in _ELSEWHERE]
 
 
 def form_of(given: Given, *, need_lse: bool, without: Sequence[int]) -> dict[str, str]:

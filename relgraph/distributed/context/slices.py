@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.call import Answer, Drawn, Given, check_call, cut_given
+from relgraph.call import Answer, Drawn, Given, check_call, check_read, cut_given
 from relgraph.call.offset import offsets_of
 from relgraph.distributed.kept import part_of
 from relgraph.functional.attention import answer_to
@@ -68,6 +68,7 @@ def check_whole(given: Given, whole: Whole) -> None:
         full["attn_mask"] = _sized(mask, [*mask.shape[:-2], 1, 1][-mask.dim() :] if mask.dim() else [])
     with entered(None):
         call = check_call(full, only_check=True)
+        check_read(call, full)
         if given.get("impl") is not None:
             choose(call, given["impl"])
 
