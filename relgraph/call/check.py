@@ -269,8 +269,8 @@ def check_read(call: Call, given: Given) -> None:
     if not carries_no_ids(labels):
         raise ValueError(
             "labels must be read by a key_table, value_table, query_table or bias_table, by row_scores, value_map, "
-            f"score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing reads: pass labels=None "
-            "for plain attention"
+            f"score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing reads: pass "
+            "labels=None for plain attention"
         )
 
 

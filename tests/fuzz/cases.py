@@ -133,6 +133,8 @@ def draw(seed: int) -> Case:
     _draw_tables(case, rng, generator)
     _draw_mask(case, rng, generator)
     _draw_options(case, rng, generator)
+    if any(case.num_labels) and not any(isinstance(name, tuple) for name in case.leaves):
+        case.need_mass = True  # labels that nothing reads are refused
     _draw_incoming(case, rng, generator)
     draw_scores(case)
     draw_query_biases(case)
