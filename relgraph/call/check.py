@@ -64,7 +64,9 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
     maps, mask = given.get("value_map"), given.get("attn_mask")
     maps = None if maps is None else _check_value_map(maps, known, plan)
     mask = None if mask is None else _check_mask(mask, known)
-    edge = _check_vectors(given, known, labels)
+    edge = None
+    if given.get("edge_attr") is not None or given.get("edge_key") is not None or given.get("edge_value") is not None:
+        edge = _check_vectors(given, known, labels)
     is_causal = given.get("is_causal", False)
     if is_causal is not False:
         check.boolean("is_causal", is_causal)

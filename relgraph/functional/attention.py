@@ -179,7 +179,8 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
     if hook is not None:
         output, aux = hook.attend(given, need_lse=need_lse)
         return output, aux if need_lse else aux._replace(lse=None)
-    check.boolean("need_lse", need_lse)
+    if need_lse is not False:
+        check.boolean("need_lse", need_lse)
     call = check_call(given)
     check_read(call, given)
     answer = answer_to(call, given.get("impl"))

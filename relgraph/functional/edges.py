@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
-from relgraph.call import Options, Table, check_call
+from relgraph.call import Given, Options, Table, check_call
 from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.attention import to_caller
 from relgraph.functional.region import active
@@ -86,13 +86,18 @@ def edge_attention(  # noqa: D417
         raise TypeError(f"labels must be EdgeLabels, got {got}")
     if labels.default is not None or labels.batch is not None:
         raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
+    given = {"query": query, "key": key, "value": value, "labels": labels, **options}
+    given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}
+    return attend_nodes(given, need_weights=need_weights)
+
+
+def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[Tensor, Tensor]:
+    """The result of :func:`~relgraph.edge_attention` for arguments by name; a missing one has its default."""
     if active() is not None:
         raise NotImplementedError(
             "edge_attention attends to the nodes that this process holds, not to those of the others: within "
             "context_parallel use relation_attention with EdgeLabels of the whole graph"
         )
-    given = {"query": query, "key": key, "value": value, "labels": labels, **options}
-    given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}
     call, impl = check_call(given, nodes=True), given.get("impl")
     if impl is not None:
         check.choice("impl", impl, ("edges", "native", "triton"))

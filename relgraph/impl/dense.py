@@ -10,6 +10,7 @@ from relgraph.impl.terms import (
     add_value_tables,
     attend_mask,
     drop,
+    has_value_tables,
     query_tables,
     repeat_heads,
     score_tables,
@@ -17,7 +18,7 @@ from relgraph.impl.terms import (
     split_mass,
     with_zero_row,
 )
-from relgraph.plan import DEAD, EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs
+from relgraph.plan import DEAD, EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs, memo_of
 from relgraph.score import Additive, Bilinear, finish
 
 NUMBERS_PER_SCORE = 8
@@ -28,9 +29,9 @@ def attend(call: Call) -> Answer:
     """Attention with every score in memory at once."""
     dtype = accumulation_dtype(call.query.dtype)
     heads = call.query.shape[1]
-    query, key, value = (x.to(dtype) for x in (call.query, call.key, call.value))
+    query, key, value = call.query.to(dtype), call.key.to(dtype), call.value.to(dtype)
     sizes = call.plan.num_labels
-    labels = [_PartIds(call.plan, part, query.device) for part in call.plan.parts]
+    labels = _ids_of(call.plan, query.device)
     keys, values = repeat_heads(key, heads), repeat_heads(value, heads)
     edges = None if call.edge is None else _Edges(call, call.edge, dtype)
     if isinstance(call.score, Additive):
@@ -64,7 +65,7 @@ def attend(call: Call) -> Answer:
     weights, lse = softmax_rows(scores)
     dropped = drop(call, weights)
     output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
-    if any(tables.value is not None for tables in call.tables):
+    if has_value_tables(call.tables):
         output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
     if edges is not None and edges.value is not None:
         output = output + edges.sums(dropped) @ edges.value.transpose(-1, -2)
@@ -149,6 +150,24 @@ class _Edges:
         return sums.index_put((self.batch, self.query), entries, accumulate=True).transpose(1, 2)
 
 
+KEPT_PAIRS = 1 << 15
+"""Up to so many pairs, their ids are kept for the next call: 8 bytes each."""
+
+
+def _ids_of(plan: LabelPlan, device: torch.device) -> list[_PartIds]:
+    """The ids of every part; those of few pairs are kept with the plan."""
+
+    def made() -> list[_PartIds]:
+        return [_PartIds(plan, part, device) for part in plan.parts]
+
+    if plan.batch * plan.q_len * plan.k_len > KEPT_PAIRS or torch.compiler.is_compiling():
+        return made()
+    for part in plan.parts:
+        if part.csr is not None and part.csr.parallel:  # what is kept may not hold the plan
+            return made()
+    return memo_of(plan).once(("dense", device), made)
+
+
 class _PartIds:
     """The ids of one part for every pair: gather a table over pairs, scatter pairs into sums by label."""
 
@@ -160,7 +179,7 @@ class _PartIds:
         labeled = part.labeled and plan.q_ptr is None
         self.slots = (ids if labeled else torch.where(ids < 0, self.size, ids))[:, None]
         self.csr = part.csr if part.csr is not None and part.csr.parallel else None
-        self.plan = plan
+        self.plan = None if self.csr is None else plan
 
     def gather(self, table: Tensor, *, rows: bool) -> Tensor:
         """``[.., N_q, R+1]`` at (i, l_ij), or ``[.., N_k, R+1]`` at (j, l_ij): ``[B, H, N_q, N_k]``."""
@@ -183,6 +202,7 @@ class _PartIds:
         rows = table[each_batch[:, None, None, None], each_head[:, None, None], self.slots]
         if self.csr is None:
             return rows
+        assert self.plan is not None
         batch, query, key = listed_pairs(self.plan, self.csr)
         extra = torch.where((self.csr.role == EXTRA) & (self.csr.ids >= 0), self.csr.ids, self.size)
         batch_rows = table.shape[0] if self.csr.batch == 1 else self.csr.batch
@@ -217,7 +237,7 @@ class _PartIds:
     def _extra(self, batch: int, heads: int, *, rows: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
         """Indices of the further labels of parallel pairs in flat tables and flat scores, ``[B, H, P]`` each."""
         csr, plan = self.csr, self.plan
-        assert csr is not None
+        assert csr is not None and plan is not None
         b, i, j = listed_pairs(plan, csr)
         slot = torch.where((csr.role == EXTRA) & (csr.ids >= 0), csr.ids, self.size)
         if csr.batch > 1:  # pairs of other batch rows look up the column of zeros, so they add nothing

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout, pad
+from torch.nn.functional import dropout
 
 from relgraph.call import Answer, Call, Tables
 from relgraph.impl import draw
@@ -21,7 +21,7 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
 
 def with_zero_row(table: Tensor, dim: int = -2) -> Tensor:
     """The table plus a last row of zeros, for pairs without a label; rows are counted by axis -2 or -1."""
-    return pad(table, (0, 1) if dim == -1 else (0, 0, 0, 1))
+    return torch.constant_pad_nd(table, (0, 1) if dim == -1 else (0, 0, 0, 1))
 
 
 def attend_mask(call: Call) -> Tensor | None:
@@ -77,7 +77,10 @@ def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], 
 
     Given scores by row replace the product. Each part ends with a column of zeros for pairs without a label.
     """
-    if all(t.key is None and t.bias is None and t.rows is None for t in tables):
+    for t in tables:
+        if t.key is not None or t.bias is not None or t.rows is not None:
+            break
+    else:
         return None
     columns = []
     for table, size in zip(tables, sizes, strict=True):
@@ -111,7 +114,10 @@ def query_tables(
     key: Tensor, heads: int, tables: Sequence[Tables], sizes: Sequence[int], scale: float
 ) -> Tensor | None:
     """C = scale · k·(a^Q)ᵀ, ``[B, H, N_k, sum of R+1]``, laid out as :func:`score_tables`; None without tables."""
-    if all(t.query is None for t in tables):
+    for t in tables:
+        if t.query is not None:
+            break
+    else:
         return None
     key = repeat_heads(key, heads)
     columns = []
@@ -121,6 +127,14 @@ def query_tables(
         else:
             columns.append(key @ (with_zero_row(table.query.to(key.dtype)) * scale).transpose(-1, -2))
     return torch.cat(columns, -1)
+
+
+def has_value_tables(tables: Sequence[Tables]) -> bool:
+    """Whether a part has a value table."""
+    for table in tables:  # noqa: SIM110 - a generator costs a call of Python per part
+        if table.value is not None:
+            return True
+    return False
 
 
 def add_value_tables(output: Tensor, sums: Tensor, tables: Sequence[Tables], sizes: Sequence[int]) -> Tensor:
@@ -141,7 +155,7 @@ def add_value_tables(output: Tensor, sums: Tensor, tables: Sequence[Tables], siz
 def answer(call: Call, outputs: Outputs, tables: Sequence[Tables], sizes: Sequence[int]) -> Answer:
     """Add the value term to the primitive's output and split label mass by part."""
     output, lse, sums, mass, _ = outputs
-    if any(table.value is not None for table in tables):
+    if has_value_tables(tables):
         output = add_value_tables(output, sums, tables, sizes)
     masses = split_mass(mass if call.dropout_p > 0.0 else sums, sizes) if call.need_mass else None
     return Answer(output, lse, masses)

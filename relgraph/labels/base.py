@@ -336,6 +336,8 @@ def named_by(source: Any, labels: Any) -> Any:
     if source is None or type(labels) not in KINDS or labels._named is source:
         return labels
     if labels._named is not None:
+        if type(labels._named) is type(source) and labels._named == source:
+            return labels
         labels = copy.copy(labels)
     vars(labels)["_named"] = source
     return labels

@@ -80,6 +80,7 @@ def check_inputs(
         key = value = None
         new = k_len = past
     else:
+        assert key is not None and value is not None  # by _default_memory
         new = key.shape[-2]
         k_len = past + new
         if cache is not None:
@@ -144,7 +145,7 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
             raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {x.dtype}")
         if x.device != weight.device:
             raise ValueError(f"{name} must be on the device of the layer, {weight.device}, got {x.device}")
-    if key is not None and value.shape[:-1] != key.shape[:-1]:
+    if key is not None and value is not None and value.shape[:-1] != key.shape[:-1]:
         raise ValueError(f"value must have the length of key, {key.shape[-2]}, got {value.shape[-2]}")
 
 

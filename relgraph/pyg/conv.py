@@ -15,7 +15,7 @@ from torch_geometric.utils import is_sparse, softmax
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.functional.edges import edge_attention
+from relgraph.functional.edges import attend_nodes
 from relgraph.labels import EdgeLabels
 from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.table import check_label_names
@@ -220,19 +220,16 @@ class RelationConv(MessagePassing):
         self._alpha = None
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], *further: Any
-    ) -> None:
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *further)
-        key = f"{prefix}lin_edge_value.weight"
-        if (
-            strict
-            and self.lin_edge_value is not None
-            and key not in state_dict
-            and f"{prefix}lin_edge.weight" in state_dict
-        ):
-            errors: list[str] = further[-1]
-            errors.append(
-                f"{key} is missing, as in the state of a TransformerConv, which projects edge_attr once for keys and "
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
+        unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        shared, own = (f"{prefix}{name}.weight" for name in ("lin_edge", "lin_edge_value"))
+        if strict and self.lin_edge_value is not None and own not in state_dict and shared in state_dict:
+            error_msgs.append(
+                f"{own} is missing, as in the state of a TransformerConv, which projects edge_attr once for keys and "
                 "values: make the layer with tie_tables=True"
             )
 
@@ -403,11 +400,14 @@ class RelationConv(MessagePassing):
         for name, lin in zip(("edge_key", "edge_value"), self._edge_projections(), strict=True):
             if lin is not None:
                 maps[name] = lin.weight.view(shape)
-        out = edge_attention(
-            query, key, value, edges.labels(), **({} if self.tables is None else self.tables()),
-            edge_attr=edges.attr, **maps, dropout_p=self.dropout if self.training else 0.0, score=self.score,
-            value_map=None if self.value_map is None else self.value_map(), impl=self.impl, need_weights=need_weights,
-        )  # fmt: skip
+        given = {
+            "query": query, "key": key, "value": value, "labels": edges.labels(), "edge_attr": edges.attr, **maps,
+            "dropout_p": self.dropout if self.training else 0.0, "score": self.score, "impl": self.impl,
+            "value_map": None if self.value_map is None else self.value_map(),
+        }  # fmt: skip
+        if self.tables is not None:
+            given |= self.tables()
+        out = attend_nodes(given, need_weights=need_weights)
         return out if isinstance(out, tuple) else (out, None)
 
     def _with_root(self, out: Tensor, x: Tensor) -> Tensor:

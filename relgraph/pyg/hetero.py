@@ -16,7 +16,7 @@ from torch_geometric.utils import softmax
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.functional.edges import edge_attention
+from relgraph.functional.edges import attend_nodes
 from relgraph.labels import EdgeLabels
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_tied
@@ -247,11 +247,14 @@ class RelationHeteroConv(nn.Module):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, labels: EdgeLabels, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        out = edge_attention(
-            query, key, value, labels, **({} if self.tables is None else self.tables()),
-            dropout_p=self.dropout if self.training else 0.0, score=self.score,
-            value_map=None if self.value_map is None else self.value_map(), need_weights=need_weights,
-        )  # fmt: skip
+        given = {
+            "query": query, "key": key, "value": value, "labels": labels, "score": self.score,
+            "dropout_p": self.dropout if self.training else 0.0,
+            "value_map": None if self.value_map is None else self.value_map(),
+        }  # fmt: skip
+        if self.tables is not None:
+            given |= self.tables()
+        out = attend_nodes(given, need_weights=need_weights)
         return out if isinstance(out, tuple) else (out, None)
 
     def _pass_messages(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, rows_of, split_heads, wants_weights
+from relgraph.interop.transformers.common import attend, refuse, rows_of, split_heads, wants_weights
 from relgraph.interop.transformers.families import Family, kind_of
 from relgraph.interop.transformers.layers import layer_of, linear_of, plain_rows
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
@@ -142,9 +142,9 @@ def _labels_and_table(module: Any, q_len: int, k_len: int, cached: bool, device:
     labeler, table = labeler_of(module), rows_of(module.distance_embedding)
     if not cached:
         rows, labeler = cut_to_length(labeler, q_len, k_len)
-        return labels_by_distance(labeler, q_len, k_len), table[rows]
+        return labeler(q_len, k_len, q_offset=0), table[rows]
     if q_len == 1:
-        return labels_by_distance(labeler, 1, k_len, k_len - 1), table
+        return labeler(1, k_len, q_offset=k_len - 1), table
     keys = torch.arange(k_len, device=device)
     return labeler.at(keys[-1:].expand(q_len), keys), table
 

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from relgraph.functional.attention import attend as attention
-from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.labels import Labels
-from relgraph.labels.memory import Memory, memory_of
+from relgraph.labels.memory import memory_of
 
 try:
     from transformers.utils.output_capturing import _active_collector
@@ -208,23 +207,6 @@ def made_once(module: Any, name: str, make: Callable[[Any], Any]) -> Any:
     """
     kept = module.__dict__.get(f"_relgraph_{name}")
     return module.__dict__.setdefault(f"_relgraph_{name}", make(module)) if kept is None else kept
-
-
-_labels = Memory()
-
-
-def labels_by_distance(labeler: DistanceLabeler, q_len: int, k_len: int, q_offset: int | Tensor = 0) -> Labels:
-    """The labels of these lengths; kept, so that all layers share their plan.
-
-    Args:
-        labeler: a labeler of distances.
-        q_len: N_q.
-        k_len: N_k.
-        q_offset: key position of query row 0; a tensor for a static cache.
-    """
-    if torch.compiler.is_compiling() or isinstance(q_offset, Tensor):
-        return labeler(q_len, k_len, q_offset=q_offset)
-    return _labels.once((labeler, q_len, k_len, q_offset), lambda: labeler(q_len, k_len, q_offset=q_offset))
 
 
 def split_heads(x: Tensor, size: int) -> Tensor:

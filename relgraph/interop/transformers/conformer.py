@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import (
     attend,
-    labels_by_distance,
     made_once,
     refuse,
     rows_of,
@@ -101,7 +100,7 @@ def _answer(
         split_heads(module.linear_q(states), size),
         split_heads(module.linear_k(states), size),
         split_heads(module.linear_v(states), size),
-        labels_by_distance(labeler, length, length),
+        labeler(length),
         mask=mask,
         dropout=module.dropout.p,
         scale=size**-0.5,

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, labels_by_distance, made_once, split_heads
+from relgraph.interop.transformers.common import attend, made_once, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import Linear, layer_of, linear_of, needs_model
 from relgraph.interop.transformers.rows import cut_to_length, rows_by_query_minus_key
@@ -182,7 +182,7 @@ def _attend(
     labels, tables = None, (None, None)
     if rel_embeddings is not None:
         rows, labeler = cut_to_length(made_once(module, "labeler", labeler_of), query.shape[2], key.shape[2])
-        labels = labels_by_distance(labeler, query.shape[2], key.shape[2])
+        labels = labeler(query.shape[2], key.shape[2], q_offset=0)
         embeddings = module.pos_dropout(rel_embeddings[rows])
         tables = _tables(module, embeddings, projections)
     return attend(

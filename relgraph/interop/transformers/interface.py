@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 
 from relgraph.arguments.brief import shown
 from relgraph.functional import relation_attention, relation_attention_with_aux
-from relgraph.interop.transformers.common import SINKS, labels_by_distance, refuse, trimmed, wants_weights
+from relgraph.interop.transformers.common import SINKS, refuse, trimmed, wants_weights
 from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.labels import Labels
 from relgraph.nn import RelationTables
@@ -117,7 +117,7 @@ def _labels(
         NotImplementedError: attention over other states, whose tokens have no distance.
     """
     if q_len == k_len:
-        return labels_by_distance(relation.labeler, q_len, k_len)
+        return relation.labeler(q_len, k_len)
     if not causal:
         raise NotImplementedError(
             f"relation must be on causal self-attention where keys are more than queries, got {k_len} keys and {q_len} "
@@ -132,7 +132,7 @@ def _labels(
         offset = getattr(mask, OFFSET, None)
         if offset is None:
             offset = _last_seen(trimmed(mask, k_len))
-    return labels_by_distance(relation.labeler, q_len, k_len, offset)
+    return relation.labeler(q_len, k_len, q_offset=offset)
 
 
 def _last_seen(mask: Any) -> Tensor:
@@ -249,7 +249,7 @@ def _guard(method: str, look: Callable[..., None]) -> None:
             look(*args, **kwargs)
         return original(self, *args, **kwargs)
 
-    guarded._relgraph_guard = True  # pyright: ignore[reportFunctionMemberAccess]
+    guarded._relgraph_guard = True  # pyright: ignore[reportAttributeAccessIssue]
     setattr(PreTrainedModel, method, guarded)
 
 

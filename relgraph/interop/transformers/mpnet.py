@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, rows_of, split_heads, version
+from relgraph.interop.transformers.common import attend, refuse, rows_of, split_heads, version
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.labelers import BucketedDistance
@@ -49,7 +49,7 @@ class MPNetMixin:
             )
         size, length = self.attention_head_size, hidden_states.shape[1]
         query, key, value = (split_heads(one(hidden_states), size) for one in (self.q, self.k, self.v))
-        labels = None if table is None else labels_by_distance(LABELER, length, length)
+        labels = None if table is None else LABELER(length)
         output, weights = attend(
             self, query, key, value, labels, mask=attention_mask, dropout=self.dropout.p, scale=size**-0.5,
             need_weights=bool(given.get("output_attentions")), bias_table=table,

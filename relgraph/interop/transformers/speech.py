@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from relgraph.arguments import check
 from relgraph.interop.transformers.common import (
     attend,
-    labels_by_distance,
     refuse,
     rows_of,
     split_heads,
@@ -124,7 +123,7 @@ class VitsMixin:
         refuse(self, given, "layer_head_mask")
         length = hidden_states.shape[1]
         output, weights = _self_attention(
-            self, hidden_states, attention_mask, labels_by_distance(WindowDistance(self.window_size), length, length),
+            self, hidden_states, attention_mask, WindowDistance(self.window_size)(length),
             wants_weights(self, given), key_table=self.emb_rel_k[0], value_table=self.emb_rel_v[0],
         )  # fmt: skip
         return self.out_proj(output), weights
@@ -175,7 +174,7 @@ class SpeechT5Mixin:
                     f"position_bias must be the table [R, D] of a patched encoder, got shape {shape}: all layers of an "
                     "encoder share it, so patch the whole encoder"
                 )
-            labels = labels_by_distance(speecht5_labeler(position_bias.shape[0]), length, length)
+            labels = speecht5_labeler(position_bias.shape[0])(length)
         output, weights = _self_attention(
             self, hidden_states, attention_mask, labels, wants_weights(self, given), key_table=position_bias
         )
@@ -218,7 +217,7 @@ class WavLMMixin:
         length = hidden_states.shape[1]
         mask = None if attention_mask is None else attention_mask.eq(1)[:, None, None, :]
         output, weights = _self_attention(
-            self, hidden_states, mask, labels_by_distance(wavlm_labeler(self), length, length),
+            self, hidden_states, mask, wavlm_labeler(self)(length),
             wants_weights(self, given), row_scores=_gate(self, hidden_states) * table[:, None],
         )  # fmt: skip
         if weights is not None:
@@ -266,7 +265,7 @@ class GraniteMixin:
                 split_heads(x[:, begin:end].reshape(-1, block, x.shape[-1]), self.dim_head) for x in (query, key, value)
             )
             # only the rows that a block has, because their products with the query are the cost of the table
-            labels = labels_by_distance(ClippedDistance(block - 1), block, block)
+            labels = ClippedDistance(block - 1)(block)
             output, _ = attend(
                 self, q, k, v, labels, mask=None, dropout=0.0, scale=self.scale, key_table=_rows_of_block(self, block)
             )

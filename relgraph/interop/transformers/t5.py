@@ -18,7 +18,6 @@ from transformers import EncoderDecoderCache
 
 from relgraph.interop.transformers.common import (
     attend,
-    labels_by_distance,
     made_once,
     refuse,
     rows_of,
@@ -78,7 +77,7 @@ class T5Mixin:
         labels = (
             None
             if table is None
-            else labels_by_distance(made_once(self, "labeler", labeler_of), query.shape[2], key.shape[2], offset)
+            else made_once(self, "labeler", labeler_of)(query.shape[2], key.shape[2], q_offset=offset)
         )
         output, weights = attend(
             self, query, key, value, labels, mask=mask, dropout=self.dropout, scale=1.0, need_weights=need_weights,
@@ -119,7 +118,7 @@ class UMT5Mixin:
         table = labels = None
         if self.has_relative_attention_bias:
             table = rows_of(self.relative_attention_bias).t()
-            labels = labels_by_distance(made_once(self, "labeler", labeler_of), query.shape[2], key.shape[2], offset)
+            labels = made_once(self, "labeler", labeler_of)(query.shape[2], key.shape[2], q_offset=offset)
         output, weights = attend(
             self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=1.0,
             need_weights=wants_weights(self, given) or self.__dict__.get(ASKED, False), bias_table=table,

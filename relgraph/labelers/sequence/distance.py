@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from relgraph.arguments import check
@@ -14,6 +15,11 @@ from relgraph.labelers.base import one_or_both, why_all_labeled
 from relgraph.labelers.sequence.positions import checked_positions, distances, labels_by_distance
 from relgraph.labelers.sequence.rows import ByDifference, mirrored_ids
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels
+from relgraph.labels.memory import Memory
+
+_made = Memory()
+"""The labels of some lengths, so that all layers and steps share them and their plan. They hold no tensors."""
+_KEPT_TYPES = {int, type(None)}
 
 
 class DistanceLabeler(ByDifference):
@@ -24,7 +30,7 @@ class DistanceLabeler(ByDifference):
 
     Attributes:
         lookup: the id of each distance from ``-reach`` up (-1: no label, -2: does not attend). The first and the last
-            entry also hold for all distances beyond them. Every call reads it.
+            entry also hold for all distances beyond them.
         reach: minus the distance of the first entry.
 
     Example:
@@ -90,16 +96,18 @@ class DistanceLabeler(ByDifference):
         if isinstance(q_len, Graph):
             graph = check_only_graph(q_len, k_len=k_len, q_offset=q_offset, ptr=ptr, q_ptr=q_ptr)
             q_len, ptr = graph.num_nodes, graph.ptr
+        numbers = q_len, k_len, q_offset
+        if not {type(number) for number in numbers} <= _KEPT_TYPES or ptr is not None or q_ptr is not None:
+            return self._labels(*numbers, ptr, q_ptr)
+        if torch.compiler.is_compiling():
+            return self._labels(*numbers)
+        return _made.once((self, *numbers), lambda: self._labels(*numbers))
+
+    def _labels(self, q_len: Any, k_len: Any, q_offset: Any, ptr: Any = None, q_ptr: Any = None) -> DistanceLabels:
         return DistanceLabels(
-            q_len,
-            k_len,
-            lookup=self.lookup,
-            left=self.reach,
-            num_labels=self.num_labels,
-            q_offset=q_offset,
-            ptr=ptr,
+            q_len, k_len, lookup=self.lookup, left=self.reach, num_labels=self.num_labels, q_offset=q_offset, ptr=ptr,
             q_ptr=q_ptr,
-        )
+        )  # fmt: skip
 
     @final
     def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels:

@@ -149,7 +149,7 @@ def test_makes_no_bias_of_all_pairs():
             model(**image(1, 80, 80))
         largest.append(seen.numbers)
     assert largest[0] == pairs
-    assert largest[1] <= 3 * 20 * 20 * 4 * 20  # a number for each row of both tables
+    assert largest[1] <= pairs / 2  # the scores of one block of rows
 
 
 def test_training_and_files(tmp_path):
