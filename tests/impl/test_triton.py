@@ -217,10 +217,10 @@ def test_mass_is_never_negative():
 
 def test_dropout_gradients_of_every_leaf():
     """The drawn mask is read off the output and given to the reference."""
-    for labels in (banded(37), patches(35)[0]):
+    for labels, kv_heads in ((banded(37), 1), (patches(35)[0], 2)):
         n = labels.k_len
-        exact, low = twins(labels, size=3, value_size=n, batch=1, dropout_p=0.4)
-        eye = torch.eye(n, dtype=F64).expand(1, 2, n, n)
+        exact, low = twins(labels, kv_heads=kv_heads, size=3, value_size=n, batch=1, dropout_p=0.4)
+        eye = torch.eye(n, dtype=F64).expand(1, kv_heads, n, n)
         for case in (exact, low):
             case.inputs[2].data.copy_(eye)
             if case.tables[1] is not None:
