@@ -289,12 +289,12 @@ from relgraph.impl.triton import edge_kernels as kernels
 POINTERS = {"SEED": "*i64", **dict.fromkeys(("ROW_PTR", "COL", "LABEL", "COL_PTR", "ROW", "PAIR"), "*i32")}
 POINTERS |= dict.fromkeys(("Q", "K", "V", "Q_GRAD", "K_GRAD", "V_GRAD"), "*bf16")
 NUMBERS = dict.fromkeys(("scale", "drop", "grow"), "fp32")
-ABSENT = dict.fromkeys(("ADDED", "FACTOR", "MASS", "MASS_GRAD", "LSE_GRAD"))
+ABSENT = dict.fromkeys(("AGAIN", "ADDED", "FACTOR", "MASS", "MASS_GRAD", "LSE_GRAD"))
 for size, architectures in ((16, (90,)), (64, (80, 90, 100))):
     for fn in (kernels.forward_kernel, kernels.by_row_kernel, kernels.by_key_kernel):
         options = kernels.tiles(size, size, 32, 20.0)
         warps = options.pop("num_warps")
-        constants = {**options, "HEADS": 8, "GROUP": 2, "JOINT": False, **ABSENT}
+        constants = {**options, "HEADS": 8, "GROUP": 2, "JOINT": False, "SCORE": 0, "ANYWHERE": False, **ABSENT}
         constants = {name: x for name, x in constants.items() if name in fn.arg_names}
         given = [name for name in fn.arg_names if name not in constants]
         types = {name: POINTERS.get(name, "*fp32") if name.isupper() else NUMBERS.get(name, "i32") for name in given}
