@@ -40,6 +40,7 @@ def assert_within_budget(
     found: Callable[[Case], Answer],
     *,
     keep: Tensor | None = None,
+    mass: bool = True,
     ulps: float = 1.0,
     weights: torch.dtype = torch.float32,
     roundings: int = 1,
@@ -50,6 +51,7 @@ def assert_within_budget(
         draws: twins, alike but for their numbers.
         found: outputs and gradients of the low one.
         keep: a given dropout mask, in float64.
+        mass: whether label masses are among the outputs.
         ulps: units in the last place by which a result may be off.
         weights: what attention weights are rounded to before they are multiplied.
         roundings: in how many random ways each draw is rounded.
@@ -59,10 +61,10 @@ def assert_within_budget(
     for exact, low in draws:
         dtype = low.inputs[0].dtype
         unit = torch.finfo(dtype).eps * ulps
-        truth = answer(exact, "reference", keep=keep)
+        truth = answer(exact, "reference", keep=keep, mass=mass)
         ours = found(low)
-        theirs = answer(low, "reference", keep=None if keep is None else keep.to(dtype))
-        noises = [answer(rounded(exact, weights), "reference", keep=keep) for _ in range(roundings)]
+        theirs = answer(low, "reference", keep=None if keep is None else keep.to(dtype), mass=mass)
+        noises = [answer(rounded(exact, weights), "reference", keep=keep, mass=mass) for _ in range(roundings)]
         for part, what in enumerate(("output", "gradient")):
             assert len(ours[part]) == len(truth[part])
             for index, (t, a, b) in enumerate(zip(truth[part], ours[part], theirs[part], strict=True)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from itertools import combinations
 
 import pytest
 import torch
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 import relgraph as rg
 from relgraph.impl import op
 from relgraph.impl.triton import limits
-from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels, memory
-from relgraph.score import Softcap
+from relgraph.labels import DenseLabels, DistanceLabels, SumLabels, memory
+from relgraph.score import LeakyReLU, Softcap
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, make, moved, raw
 from tests.impl.test_large_scores import infinite, results
@@ -29,9 +28,42 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ALL_PAIRS = [
     kind for kind in KINDS if not kind.startswith(("edges only", "edges sum", "edges over edges"))
 ]  # parallel edges with summed labels are refused; edges-only labels have other kernels
-SOME = ("distance", "distance window", "distance packed", "dense batch", "block", "edges over distance", "sum", "none")
-SOME_AT_ONCE = [kind if kind in SOME else pytest.param(kind, marks=pytest.mark.slow) for kind in ALL_PAIRS]
-"""All kinds; those that are made of the parts of :data:`SOME` are slow tests."""
+SOME = ("distance", "distance packed", "dense batch", "block", "sum", "none")
+
+
+def banded(n):
+    """Labels by distance with whole tiles of the first label, of the last and of several."""
+    return DistanceLabels(n - 17, n + 31, lookup=range(5), left=2, q_offset=18)
+
+
+def patches(n):
+    """Written-out labels with whole tiles of one label, of none, that do not attend, and of several."""
+    coarse = torch.tensor([[[0, 1, 1], [2, 2, -1], [1, 0, -2]], [[2, -1, 0], [0, 0, 1], [-2, 1, 2]]])
+    ids = coarse.repeat_interleave(16, 1).repeat_interleave(16, 2)[:, :n, :n].clone()
+    ids[:, 3, 5], ids[:, 20, 18] = 1, -2
+    return DenseLabels(ids.clamp(min=-1)[:1], 3, attend=ids[:1] > -2), DenseLabels(ids.clamp(min=-1)[1:], 3)
+
+
+KINDS = KINDS | {"banded": banded, "patches": lambda n: patches(n)[0], "two patches": lambda n: SumLabels(*patches(n))}
+CALLS = [
+    {"size": 5, "value_size": 6},
+    {"attn_mask": "drawn", "is_causal": True, "dropout_p": 0.25, "per_head": "vb"},
+    {"attn_mask": "added", "score": Softcap(1.5), "scale": -1.0, "kinds": "kvb", "per_head": "kv", "kv_heads": 2},
+    {
+        "attn_mask": "rows that see nothing",
+        "score": LeakyReLU(0.2),
+        "is_causal": True,
+        "dropout_p": 0.25,
+        "kinds": "qb",
+    },
+    {"attn_mask": "padding", "score": LeakyReLU(0.0), "scale": 2.5, "kinds": "vq", "mass": False},
+    {"score": Softcap(50.0), "is_causal": True, "dropout_p": 0.25, "kinds": "k", "mass": False},
+    {"kinds": "q", "per_head": "q", "mass": False},
+    {"kinds": "vb", "per_head": "b", "mass": False},
+]
+"""Between them each option of the kernels, and each choice of the terms that they read."""
+EACH = [(kind, number % len(CALLS)) for number, kind in enumerate(ALL_PAIRS)]
+EACH += [(kind, which) for kind in ("banded", "patches", "two patches") for which in range(len(CALLS))]
 
 
 @pytest.fixture(autouse=True)
@@ -44,10 +76,10 @@ def _small_tiles(monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
-def ours(case, keep=None):
+def ours(case, keep=None, mass=True):
     """Outputs and gradients where the kernels run, brought back."""
     case = moved(case, DEVICE)
-    found = answer(case, "triton", keep=None if keep is None else keep.float().to(DEVICE))
+    found = answer(case, "triton", keep=None if keep is None else keep.float().to(DEVICE), mass=mass)
     return [[x.cpu() for x in part] for part in found]
 
 
@@ -56,115 +88,73 @@ def output(case):
     return raw(case, "triton", mass=False)[0]
 
 
-def check(exact, low, *, keep=None):
+def check(exact, low, *, keep=None, mass=True):
     """One draw within the budget, as the interpreter is slow; four draws of what rounding does make up for it."""
     dtype = low.inputs[0].dtype
     ulps = 8 if dtype == torch.float32 else 1  # products of tiles round to the half types
-    assert_within_budget([(exact, low)], lambda low: ours(low, keep), keep=keep, ulps=ulps, weights=dtype, roundings=4)
+    options = {"keep": keep, "mass": mass, "ulps": ulps, "weights": dtype, "roundings": 4}
+    assert_within_budget([(exact, low)], lambda low: ours(low, keep, mass), **options)
 
 
-@pytest.mark.parametrize("n", [1, 2, 37])
-@pytest.mark.parametrize("kind", ALL_PAIRS)
-def test_kinds(kind, n):
-    check(*twins(KINDS[kind](n), n=n, heads=2, kv_heads=1, size=5, value_size=6, batch=1))
+@pytest.mark.parametrize(("kind", "which"), EACH)
+def test_each_kind_and_option(kind, which):
+    labels, options = KINDS[kind](37), {"n": 37, "heads": 2, "kv_heads": 1, "batch": 1, **CALLS[which]}
+    mass, mask = options.pop("mass", True), options.pop("attn_mask", None)
+    probe, packed = make(labels, **options), labels is not None and labels.packed
+    batch = 1 if packed else probe.inputs[0].shape[0]
+    pairs = (37, 37) if labels is None else (labels.q_len, labels.k_len)
+    if options.get("is_causal"):
+        options |= causal_options(labels, 37)
+    if mask == "drawn":
+        options["attn_mask"] = torch.rand(*(() if packed else (batch,)), 1, *pairs) > 0.2
+    elif mask is not None:
+        options["attn_mask"] = masks(labels, 37, batch, 2)[mask]
+    exact, low = twins(labels, **options)
+    if mask == "added":
+        low.options["attn_mask"] = low.options["attn_mask"].float()
+    keep = (torch.rand(batch, 2, *pairs) > 0.25).to(F64) if "dropout_p" in options else None
+    check(exact, low, keep=keep, mass=mass)
 
 
-@pytest.mark.parametrize("kind", ALL_PAIRS)
-def test_nothing_to_attend(kind):
-    check(*twins(KINDS[kind](0), n=0))
-
-
-@pytest.mark.parametrize("kind", SOME_AT_ONCE)
-def test_every_option_at_once(kind):
-    """Causal, masked, dropout by a given mask, shared key heads, tables a head."""
-    labels = KINDS[kind](35)
-    options = {"n": 35, "heads": 2, "kv_heads": 1, "size": 3, "value_size": 4, "batch": 1, "per_head": "vb"}
-    options |= {"dropout_p": 0.25, **causal_options(labels, 35)}
-    probe = make(labels, **options)
-    packed = labels is not None and labels.packed
-    batch, k_len = 1 if packed else probe.inputs[0].shape[0], 35 if labels is None else labels.k_len
-    options["attn_mask"] = torch.rand(*(() if packed else (batch,)), 1, 35, k_len) > 0.2
-    check(*twins(labels, **options), keep=(torch.rand(batch, 2, 35, k_len) > 0.25).to(F64))
-
-
-@pytest.mark.parametrize("which", ["rows that see nothing", "padding", "added"])
-@pytest.mark.parametrize("kind", ["distance", "dense batch", "block", "edges default", "none", "sum"])
-def test_masks(kind, which):
-    labels = KINDS[kind](19)
-    probe = make(labels, n=19)
-    batch = 1 if labels is not None and labels.packed else probe.inputs[0].shape[0]
-    mask = masks(labels, 19, batch, 2)[which]
-    exact, low = twins(labels, n=19, attn_mask=mask)
-    if mask.is_floating_point():
-        low.options["attn_mask"] = mask.float()
-    check(exact, low)
+@pytest.mark.parametrize("n", [0, 1])
+@pytest.mark.parametrize("kind", SOME)
+def test_none_or_one_to_attend(kind, n):
+    check(*twins(KINDS[kind](n), n=n, heads=2, kv_heads=1, batch=1))
 
 
 @pytest.mark.parametrize(
-    ("kind", "offset"),
+    ("kind", "dtype", "scale"),
     [
-        ("distance", 3),
-        ("edges default packed", torch.tensor([0, 1, -1, 2])),
-        ("dense", torch.tensor([1, -2])),
-        ("block", torch.tensor(1)),
-        ("none", torch.tensor([0, 3])),
-        ("distance packed", torch.tensor([0, 1, -1, 2])),
+        ("banded", torch.float16, None),
+        ("distance", torch.bfloat16, -1.0),
+        ("dense batch", torch.float16, -1.0),
+        ("two patches", torch.bfloat16, None),
+        ("none", torch.bfloat16, 0.0),
     ],
 )
-def test_causal_offsets(kind, offset):
-    labels = DistanceLabels(20, lookup=range(5), left=2, q_offset=3) if kind == "distance" else KINDS[kind](20)
-    offset = None if kind == "distance" else offset
-    if kind == "distance packed":
-        labels = DistanceLabels(20, lookup=range(5), left=2, ptr=labels.q_ptr, q_offset=offset)
-        offset = None
+def test_half_types(kind, dtype, scale):
+    check(*twins(KINDS[kind](37), dtype, heads=2, size=16, value_size=16, batch=1, scale=scale))
+
+
+@pytest.mark.parametrize("kind", ["dense", "none", "distance packed"])
+def test_causal_offsets(kind):
+    """Each batch row or graph has its own."""
+    packed = kind == "distance packed"
+    labels, offset = KINDS[kind](20), torch.tensor([0, 1, -1, 2] if packed else [1, -2])
+    if packed:
+        labels, offset = DistanceLabels(20, lookup=range(5), left=2, ptr=labels.q_ptr, q_offset=offset), None
     check(*twins(labels, n=20, is_causal=True, q_offset=offset))
 
 
-@pytest.mark.parametrize("past", [0, 1, 30])
-def test_decoding_one_row_and_a_prefill(past):
-    for rows in (1, 18):
-        labels = rg.ClippedDistance(4)(rows, past + rows, q_offset=past)
-        check(*twins(labels, is_causal=True, batch=1))
+@pytest.mark.parametrize("rows", [1, 18])
+def test_decoding_one_row_and_a_prefill(rows):
+    labels = rg.ClippedDistance(4)(rows, 30 + rows, q_offset=30)
+    check(*twins(labels, is_causal=True, batch=1))
 
 
-@pytest.mark.parametrize("heads", [(4, 1), (4, 2), (4, 4)], ids=["mqa", "gqa", "mha"])
-@pytest.mark.parametrize("kind", ["distance", "dense batch", "sum", "block"])
-def test_shared_key_heads(kind, heads):
-    check(*twins(KINDS[kind](18), heads=heads[0], kv_heads=heads[1], per_head="vqb", batch=1))
-
-
-@pytest.mark.parametrize("tables", ["".join(c) for r in range(5) for c in combinations("kvqb", r)])
-@pytest.mark.parametrize(
-    "kind", ["distance", "sum", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("distance uniform", "dense"))]
-)
-def test_tables(kind, tables):
-    check(*twins(KINDS[kind](17), kinds=tables, batch=1, heads=1, kv_heads=1))
-
-
-NAMED = [rg.score.Softcap(1.5), rg.score.Softcap(50.0), rg.score.LeakyReLU(0.2), rg.score.LeakyReLU(0.0)]
-
-
-@pytest.mark.parametrize("score", NAMED, ids=str)
-@pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default", "sum", "none"])
-def test_named_scores(kind, score):
-    check(*twins(KINDS[kind](20), score=score, batch=1, heads=1, kv_heads=1))
-
-
-@pytest.mark.parametrize("score", NAMED[::2], ids=str)
-@pytest.mark.parametrize("kind", ["distance", "block", "distance window"])
-def test_named_scores_with_every_option(kind, score):
-    """A pair that does not attend stays hidden, whatever the function makes of minus infinity."""
-    labels = DistanceLabels(20, lookup=[-2, 0, 1, 2, -2], left=2) if kind == "distance window" else KINDS[kind](20)
-    options = {"n": 20, "heads": 2, "kv_heads": 1, "batch": 1, "score": score, "dropout_p": 0.25}
-    options["attn_mask"] = torch.rand(20, 20) > 0.2
-    exact, low = twins(labels, **options, **causal_options(labels, 20))
-    check(exact, low, keep=(torch.rand(1, 2, 20, 20) > 0.25).to(F64))
-
-
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_one_part_is_scored_by_row_and_the_others_by_tables(which):
+def test_one_part_is_scored_by_row_and_the_others_by_tables():
     """Scores by row lie in the columns of their part, those of key tables in the columns of the others."""
-    n, labels = 18, KINDS["sum"](18)
+    n, labels, which = 18, KINDS["sum"](18), 1
     given = [torch.randn(1, 2, n, 4) for _ in range(3)]
     for part, count in enumerate(labels.num_labels):
         given.append(torch.randn(1, 2, n, count) if part == which else torch.randn(count, 4))
@@ -177,18 +167,6 @@ def test_one_part_is_scored_by_row_and_the_others_by_tables(which):
         found.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours.double().cpu(), theirs, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("scale", "dtype"),
-    [
-        *((scale, torch.float32) for scale in (0.0, 2.5, -1.0)),
-        *((-1.0, dtype) for dtype in (torch.float16, torch.bfloat16)),
-    ],
-)
-@pytest.mark.parametrize("kind", ["distance", "dense"])
-def test_scale(kind, scale, dtype):
-    check(*twins(KINDS[kind](17), dtype, scale=scale, batch=1))
 
 
 @pytest.mark.parametrize("offset", [(1 << 31) - 1, (1 << 31) - 16, 1 << 30, -(1 << 31)])
@@ -205,25 +183,13 @@ def test_rows_far_from_each_other(monkeypatch):
     labels = rg.ClippedDistance(2)(20).to(DEVICE)
     assert launch._rows(near) is near
     assert launch._rows(far).is_contiguous()
-    ours = rg.relation_attention(far, far, far, labels, impl="triton")
-    torch.testing.assert_close(ours, rg.relation_attention(far, far, far, labels, impl="dense"))
+    ours = rg.relation_attention(far, far, far, labels, far[0, 0, :5], impl="triton")
+    torch.testing.assert_close(ours, rg.relation_attention(far, far, far, labels, far[0, 0, :5], impl="dense"))
 
 
 @pytest.mark.parametrize("size", [1, 16, 33, 64, 256])
 def test_head_sizes(size):
     check(*twins(KINDS["distance"](18), size=size, value_size=max(size // 2, 1), batch=1, heads=1, kv_heads=1))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("distance", "dense batch", "none"),
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("distance packed", "edges default", "sum")),
-    ],
-)
-def test_half_types(kind, dtype):
-    check(*twins(KINDS[kind](40), dtype, heads=2, size=16, value_size=16, batch=1))
 
 
 def test_labels_by_distance_that_share_a_label_or_skip():
@@ -234,7 +200,7 @@ def test_labels_by_distance_that_share_a_label_or_skip():
 
 
 def test_a_label_that_nobody_may_attend_to_by_its_bias():
-    for labels in (rg.ClippedDistance(2)(50), DenseLabels(torch.randint(0, 5, (50, 50)), 5)):
+    for labels in (banded(37), DenseLabels(torch.randint(0, 5, (20, 20)), 5)):
         exact, low = twins(labels, kinds="kvb", batch=1)
         for case in (exact, low):
             case.tables[3].data[0] = float("-inf")
@@ -249,30 +215,12 @@ def test_mass_is_never_negative():
         assert float(raw(case, "triton")[2].detach().min()) >= 0
 
 
-@pytest.mark.slow
-def test_own_dropout_is_the_same_forward_and_backward():
-    """With v = identity the output is the dropped weights; backward must drop the same ones."""
-    for kind in ("distance", "dense"):
-        case = make(KINDS[kind](40), size=3, value_size=40, kinds="k", batch=1, dropout_p=0.5, dtype=torch.float32)
-        case.inputs[2] = torch.eye(40).expand(1, 2, 40, 40).clone().requires_grad_()
-        case = moved(case, DEVICE)
-        torch.manual_seed(3)
-        weights = output(case)
-        (grad,) = torch.autograd.grad(weights.sum(), [case.inputs[2]])
-        torch.testing.assert_close(grad[..., 0], weights.sum(-2))
-        torch.manual_seed(3)
-        assert torch.equal(output(case), weights)
-        assert 0.35 < float((weights == 0).float().mean()) < 0.65
-        assert not torch.equal(output(case), weights)
-        assert not torch.equal(weights[:, 0] == 0, weights[:, 1] == 0)
-
-
 def test_dropout_gradients_of_every_leaf():
     """The drawn mask is read off the output and given to the reference."""
-    for kind in ("distance", "dense", "none"):
-        labels = KINDS[kind](20)
-        exact, low = twins(labels, n=20, size=3, value_size=20, batch=1, dropout_p=0.4)
-        eye = torch.eye(20, dtype=F64).expand(1, 2, 20, 20)
+    for labels, kv_heads in ((banded(37), 1), (patches(35)[0], 2)):
+        n = labels.k_len
+        exact, low = twins(labels, kv_heads=kv_heads, size=3, value_size=n, batch=1, dropout_p=0.4)
+        eye = torch.eye(n, dtype=F64).expand(1, kv_heads, n, n)
         for case in (exact, low):
             case.inputs[2].data.copy_(eye)
             if case.tables[1] is not None:
@@ -298,7 +246,7 @@ def test_tiles_of_another_size_drop_the_same_pairs(monkeypatch):
 
 
 def test_twice_the_same_to_the_bit():
-    case = make(KINDS["dense"](37), dtype=torch.float32, batch=1)
+    case = make(KINDS["dense"](20), dtype=torch.float32, batch=1)
     first, second = ours(case), ours(case)
     assert all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
 
@@ -315,19 +263,6 @@ def test_twice_the_same_to_the_bit():
 def test_any_lookup(q_len, k_len, offset, lookup, causal):
     labels = DistanceLabels(q_len, k_len, lookup=lookup, left=len(lookup) // 2, q_offset=offset, num_labels=4)
     check(*twins(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal))
-
-
-@pytest.mark.slow
-@settings(max_examples=12)
-@given(data=st.data(), n=st.integers(1, 40), default=st.sampled_from([-1, 2]))
-def test_any_edges(data, n, default):
-    node = st.integers(0, n - 1)
-    pairs = data.draw(st.lists(st.tuples(node, node, st.integers(-1, 2)), max_size=30))
-    index = torch.tensor([p[:2] for p in pairs], dtype=torch.long).reshape(-1, 2).T
-    labels = EdgeLabels(
-        index, torch.tensor([p[2] for p in pairs], dtype=torch.long), 3, q_len=n, default=default, duplicates="first"
-    )
-    check(*twins(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1))
 
 
 def test_maps_are_made_once_and_go_with_their_labels():
@@ -393,12 +328,10 @@ def test_refused_without_a_gpu_or_triton(monkeypatch):
     refused(r"pip install triton")
 
 
-@pytest.mark.parametrize("kind", ["distance", "dense"])
-def test_custom_op_contract(kind, monkeypatch):
+def test_custom_op_contract(monkeypatch):
     """torch's own checks of an operator: schema, fake kernel, autograd registration."""
     monkeypatch.setattr(op, "unwatched", lambda _: False)
-    labels = KINDS[kind](18)
-    call = fused_arguments(moved(make(labels, batch=1, dtype=torch.float32), DEVICE))
+    call = fused_arguments(moved(make(KINDS["dense"](18), batch=1, dtype=torch.float32), DEVICE))
     leaf = lambda x: x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x  # noqa: E731
     torch.library.opcheck(torch.ops.relgraph.attend.default, tuple(map(leaf, call)))
 
@@ -421,26 +354,6 @@ def fused_arguments(case):
     return found[0]
 
 
-@pytest.mark.parametrize("kind", ["distance", "dense"])
-def test_compiled_whole(kind):
-    labels = KINDS[kind](18).to(DEVICE)
-    q = torch.randn(1, 2, 18, 4, device=DEVICE, requires_grad=True)
-    table = torch.randn(labels.num_labels, 4, device=DEVICE, requires_grad=True)
-
-    def step(q, table):
-        return rg.relation_attention(q, q, q, labels, table, table, impl="triton")
-
-    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
-    for fn in (step, compiled):
-        fn(q, table).square().sum().backward()
-    grads = [x.grad.clone() for x in (q, table)]
-    for x in (q, table):
-        x.grad = None
-    step(q, table).square().sum().backward()
-    for twice, x in zip(grads, (q, table), strict=True):
-        torch.testing.assert_close(twice, 2 * x.grad)
-
-
 def test_checkpointed():
     labels = KINDS["distance"](18)
     q = torch.randn(1, 2, 18, 4, device=DEVICE, requires_grad=True)
@@ -454,12 +367,6 @@ def test_checkpointed():
     torch.testing.assert_close(kept, q.grad)
 
 
-def test_several_summed_labels_in_one_tile():
-    n = 33
-    parts = SumLabels(DistanceLabels(n, lookup=range(5), left=2), DenseLabels(torch.randint(-1, 3, (n, n)), 3))
-    check(*twins(parts, batch=1, heads=1, kv_heads=1))
-
-
 def results_here(call, **options):
     """The results where the kernels run, brought back."""
     call = {name: x if x is None else x.to(DEVICE) for name, x in call.items()}
@@ -467,8 +374,10 @@ def results_here(call, **options):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, in the interpreter
-@pytest.mark.parametrize("how", ["key", "bias", "mask"])
-@pytest.mark.parametrize("kind", ["distance", "dense", "edges"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("distance", "key"), ("distance", "bias"), ("dense", "bias"), ("dense", "mask"), ("edges", "key")],
+)
 def test_infinite_scores(kind, how):
     """-inf hides a pair, under a function of scores too; +inf makes its row NaN."""
     call, masked, pairs = infinite(kind, how)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,7 @@ def within_budget(ours, theirs, truth, dtype=torch.float32):
             assert error <= 2 * allowed + floor * (1 + t[finite].norm()), (error, allowed)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 7])
+@pytest.mark.parametrize("n", [0, 1, 7])
 @each_kind
 def test_kinds(kind, n):
     check(KINDS[kind](n), batch=2 if n < 7 else 1)
@@ -72,17 +71,10 @@ def test_every_option_at_once(kind):
     every_option(KINDS[kind](6), 6)
 
 
-@pytest.mark.slow
-def test_odd_size_with_every_option():
-    """63 nodes in four graphs, one of them empty: causal, masked, dropout by a given mask, shared key heads."""
-    every_option(KINDS["edges only packed"](63), 63)
-
-
-@pytest.mark.parametrize("k_len", [40, 150])
-def test_many_pairs_a_query(k_len):
-    """Wider tiles: 40 and 150 pairs a query, one a key."""
-    index, ids, _ = edges(2, k_len, count=2 * k_len)
-    check(EdgeLabels(index, ids, 3, q_len=2, k_len=k_len), heads=1, kv_heads=1)
+def test_many_pairs_a_query():
+    """Several wider tiles: 40 pairs a query, one a key."""
+    index, ids, _ = edges(2, 40, count=80)
+    check(EdgeLabels(index, ids, 3, q_len=2, k_len=40), heads=1, kv_heads=1)
 
 
 @pytest.mark.parametrize(("size", "value_size"), [(1, 5), (17, 3), (16, 16), (64, 256)])
@@ -90,10 +82,35 @@ def test_head_sizes(size, value_size):
     check(KINDS["edges only"](3), heads=1, kv_heads=1, size=size, value_size=value_size)
 
 
-@pytest.mark.parametrize("kinds", ["".join(c) for r in range(5) for c in combinations("kvqb", r)])
 @pytest.mark.parametrize("mass", [False, True])
-def test_some_of_the_tables(kinds, mass):
-    check(KINDS["edges only"](4), kinds=kinds, mass=mass, heads=1, kv_heads=1)
+@pytest.mark.parametrize(("kinds", "per_head"), [("", ""), ("k", "k"), ("q", ""), ("b", ""), ("v", "v"), ("vqb", "qb")])
+def test_some_of_the_tables(kinds, per_head, mass):
+    """Four heads share two key heads."""
+    check(KINDS["edges only batch"](3), kinds=kinds, per_head=per_head, mass=mass, heads=4, kv_heads=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "offset", "mask", "score"),
+    [
+        ("edges only", torch.tensor([1, -2]), "rows that see nothing", rg.score.Softcap(1.5)),
+        ("edges only batch", torch.tensor([0, 2]), "added", rg.score.LeakyReLU(0.2)),
+        ("edges only parallel", 1, "padding", rg.score.LeakyReLU(0.0)),
+        ("edges only packed", torch.tensor([0, 1, -1, 1]), "added", rg.score.Softcap(1.5)),
+        ("edges only packed", None, "padding", rg.score.LeakyReLU(0.2)),
+    ],
+)
+def test_masks_causal_order_and_named_scores(kind, offset, mask, score):
+    labels = KINDS[kind](9)
+    batch = 2 if kind == "edges only" else labels.batch_size
+    lead = () if labels.packed else (batch,)
+    seen = torch.rand(*lead, 2, 9, 9) > 0.4
+    seen[..., 2, :] = False
+    padding = torch.ones(*lead, 1, 1, 9, dtype=torch.bool)
+    padding[..., -2:] = False
+    added = torch.randn(9, 9)
+    added[1] = float("-inf")
+    options = {"attn_mask": {"rows that see nothing": seen, "padding": padding, "added": added}[mask], "score": score}
+    check(labels, is_causal=offset is not None, q_offset=offset, batch=batch, **options)
 
 
 @pytest.mark.parametrize("num_labels", [1, 8, 100])
@@ -102,67 +119,10 @@ def test_numbers_of_labels(num_labels):
     check(EdgeLabels(index, torch.randint(-1, num_labels, (8,)), num_labels, q_len=4), heads=1, kv_heads=1)
 
 
-@pytest.mark.parametrize("heads", [(4, 1), (4, 2), (4, 4)], ids=["mqa", "gqa", "mha"])
-@pytest.mark.parametrize("kind", ["edges only", "edges only batch"])
-def test_shared_key_heads(kind, heads):
-    check(KINDS[kind](3), heads=heads[0], kv_heads=heads[1], per_head="kvqb")
-
-
-@pytest.mark.parametrize(
-    ("kind", "offset"),
-    [
-        ("edges only", 0),
-        ("edges only parallel", 1),
-        ("edges only batch", torch.tensor(-1)),
-        ("edges only", torch.tensor([1, -2])),
-        ("edges only batch", torch.tensor([0, 2])),
-        ("edges only packed", torch.tensor([0, 1, -1, 1])),
-    ],
-)
-def test_causal(kind, offset):
-    batch = 2 if isinstance(offset, torch.Tensor) and offset.dim() else 1
-    check(KINDS[kind](5), is_causal=True, q_offset=offset, batch=batch)
-
-
-@pytest.mark.parametrize("score", [rg.score.Softcap(1.5), rg.score.LeakyReLU(0.2), rg.score.LeakyReLU(0.0)], ids=str)
-@pytest.mark.parametrize("kind", ["edges only", "edges only parallel", "edges only packed"])
-def test_named_scores(kind, score):
-    check(KINDS[kind](9), score=score)
-
-
-def test_named_scores_under_a_mask():
-    mask = torch.rand(9, 9) > 0.3
-    check(KINDS["edges only"](9), score=rg.score.Softcap(1.5), attn_mask=mask)
-
-
-@pytest.mark.parametrize("which", ["rows that see nothing", "padding", "added"])
-@each_kind
-def test_masks(kind, which):
-    labels = KINDS[kind](5)
-    batch = 2 if kind == "edges only" else labels.batch_size
-    lead = () if labels.packed else (batch,)
-    seen = torch.rand(*lead, 2, 5, 5) > 0.4
-    seen[..., 2, :] = False
-    padding = torch.ones(*lead, 1, 1, 5, dtype=torch.bool)
-    padding[..., -2:] = False
-    added = torch.randn(5, 5)
-    added[1] = float("-inf")
-    check(labels, attn_mask={"rows that see nothing": seen, "padding": padding, "added": added}[which], batch=batch)
-
-
-@each_kind
-def test_given_dropout_mask(kind):
-    labels = KINDS[kind](5)
-    keep = (torch.rand(labels.batch_size, 2, 5, 5) > 0.3).to(F64)
-    check(labels, keep=keep, dropout_p=0.3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["edges only", "edges only batch"])
-def test_own_dropout_is_the_same_forward_and_backward(kind):
+def test_own_dropout_is_the_same_forward_and_backward():
     """With v = identity the output shows what was dropped; given to the reference, it makes the same gradients."""
-    exact, low = twins(KINDS[kind](9), value_size=9, kinds="kqb", dropout_p=0.5)
-    eye = torch.eye(9).expand(2, 2, 9, 9).clone()
+    exact, low = twins(KINDS["edges only batch"](6), heads=4, value_size=6, kinds="kqb", dropout_p=0.5)
+    eye = torch.eye(6).expand(2, 2, 6, 6).clone()
     for case in (exact, low):
         case.inputs[2].data.copy_(eye)
     case = moved(low, DEVICE)
@@ -180,10 +140,9 @@ def test_own_dropout_is_the_same_forward_and_backward(kind):
     assert not torch.equal(raw(case, "triton")[0].cpu(), weights)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.8])
-def test_share_that_dropout_keeps(share):
+def test_share_that_dropout_keeps():
     """Four thousand equal weights: the kept share is within five standard deviations."""
-    n = 2000
+    n, share = 2000, 0.8
     index = torch.stack([torch.arange(n), torch.zeros(n, dtype=torch.long)])
     labels = EdgeLabels(index, torch.zeros(n, dtype=torch.long), 1, q_len=1, k_len=n).to(DEVICE)
     q, k, v = (torch.zeros(1, 2, m, 1, device=DEVICE) for m in (1, n, n))
@@ -192,8 +151,7 @@ def test_share_that_dropout_keeps(share):
     assert abs(float(kept) - (1 - share)) < 5 * (share * (1 - share) / (2 * n)) ** 0.5
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["edges only", "edges only packed"])
+@pytest.mark.parametrize(("kind", "dtype"), [("edges only", torch.bfloat16), ("edges only packed", torch.float16)])
 def test_half_types(kind, dtype):
     check(KINDS[kind](10), dtype, heads=2, kv_heads=1, size=16, value_size=16)
 
@@ -331,12 +289,12 @@ from relgraph.impl.triton import edge_kernels as kernels
 POINTERS = {"SEED": "*i64", **dict.fromkeys(("ROW_PTR", "COL", "LABEL", "COL_PTR", "ROW", "PAIR"), "*i32")}
 POINTERS |= dict.fromkeys(("Q", "K", "V", "Q_GRAD", "K_GRAD", "V_GRAD"), "*bf16")
 NUMBERS = dict.fromkeys(("scale", "drop", "grow"), "fp32")
-ABSENT = dict.fromkeys(("ADDED", "FACTOR", "MASS", "MASS_GRAD", "LSE_GRAD"))
+ABSENT = dict.fromkeys(("AGAIN", "ADDED", "FACTOR", "MASS", "MASS_GRAD", "LSE_GRAD"))
 for size, architectures in ((16, (90,)), (64, (80, 90, 100))):
     for fn in (kernels.forward_kernel, kernels.by_row_kernel, kernels.by_key_kernel):
         options = kernels.tiles(size, size, 32, 20.0)
         warps = options.pop("num_warps")
-        constants = {**options, "HEADS": 8, "GROUP": 2, "JOINT": False, **ABSENT}
+        constants = {**options, "HEADS": 8, "GROUP": 2, "JOINT": False, "SCORE": 0, "ANYWHERE": False, **ABSENT}
         constants = {name: x for name, x in constants.items() if name in fn.arg_names}
         given = [name for name in fn.arg_names if name not in constants]
         types = {name: POINTERS.get(name, "*fp32") if name.isupper() else NUMBERS.get(name, "i32") for name in given}
@@ -363,10 +321,10 @@ def test_compiles_ahead_of_time_without_spilled_registers(tmp_path):
         assert (spilled, instructions) == ("0", "0")
 
 
-@pytest.mark.parametrize("size", [1e4, 1e7, 1e12])
+@pytest.mark.parametrize("size", [1e4, 1e12])
 def test_large_scores(size):
     """One key of each query is far above the others: both passes find weights of 0 and 1 again."""
-    labels = EdgeLabels(*edges(24)[:2], 3, q_len=24)
+    labels = EdgeLabels(*edges(16)[:2], 3, q_len=16)
     exact, low = twins(labels, torch.float32, batch=1, size=8, kinds="v")
     for case in (exact, low):
         for x in case.inputs[:2]:

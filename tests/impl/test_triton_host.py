@@ -20,7 +20,7 @@ from relgraph.impl.triton import attend, capture
 from relgraph.labels import memory
 from relgraph.plan import LabelPlan, decode, encode, lower, memo_of, plan_memo
 from relgraph.plan.memory import _by_ints
-from tests.budget import assert_within_budget, twins
+from tests.budget import twins
 from tests.cases import KINDS, answer, make, moved
 
 launch = pytest.importorskip("relgraph.impl.triton.launch", reason="triton is not installed")
@@ -41,17 +41,19 @@ def _small_tiles(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "options"),
     [
-        *("distance", "dense batch", "edges only", "none"),
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("distance window", "sum")),
+        ("distance", {"per_head": "kvqb", "dropout_p": 0.4}),
+        ("dense batch", {"kinds": "v", "score": rg.score.Softcap(2.0)}),
+        ("sum", {"kinds": "kq", "dropout_p": 0.4}),
+        ("edges only", {"per_head": "kvqb", "dropout_p": 0.4}),
+        ("none", {}),
     ],
 )
-@pytest.mark.parametrize("options", [{"per_head": "kvqb"}, {"kinds": "v"}, {"dropout_p": 0.4}], ids=str)
 def test_the_ops_give_what_direct_calls_give(kind, options, monkeypatch):
     """Every output and gradient, to the bit."""
-    labels = KINDS[kind](19)
-    _, case = twins(labels, n=19, heads=2, kv_heads=1, batch=1, **options)
+    labels = KINDS[kind](9)
+    _, case = twins(labels, n=9, heads=2, kv_heads=1, batch=1, **options)
     found = []
     for direct in (True, False):
         if not direct:
@@ -62,38 +64,15 @@ def test_the_ops_give_what_direct_calls_give(kind, options, monkeypatch):
         assert all(map(torch.equal, one, two))
 
 
-@pytest.mark.parametrize(
-    ("kind", "per_head"),
-    [
-        *(("distance", ""), ("distance window", "kqvb"), ("dense", "kqvb"), ("edges only", "kqvb"), ("sum", "")),
-        *(
-            pytest.param(*both, marks=pytest.mark.slow)
-            for both in (
-                ("distance", "kqvb"),
-                ("distance window", ""),
-                ("dense", ""),
-                ("edges only", ""),
-                ("sum", "kqvb"),
-            )
-        ),
-    ],
-)
-def test_tables_in_other_company(kind, per_head):
-    """Biases without keys, tables of queries alone, shared key heads: what plain torch adds before and after kernels."""
-    for kinds in ("b", "q", "v", "qv", "kb"):
-        exact, low = twins(KINDS[kind](18), kinds=kinds, per_head=per_head, heads=4, kv_heads=2, batch=1)
-        assert_within_budget([(exact, low)], lambda low: answer(moved(low, DEVICE), "triton"), ulps=8, roundings=4)
-
-
 @pytest.mark.parametrize("kind", ["distance", "dense", "edges only"])
 def test_gradients_in_any_layout(kind):
     """A sum gives one number for all entries, without strides; a transposed output gives one with other strides."""
-    labels, ramp = KINDS[kind](18).to(DEVICE), torch.linspace(0, 1, 18, device=DEVICE)
+    labels, ramp = KINDS[kind](9).to(DEVICE), torch.linspace(0, 1, 9, device=DEVICE)
     for view in (torch.sum, lambda z: (z.mT.contiguous() * ramp).sum()):
         grads = []
         for impl in ("triton", "reference"):
             torch.manual_seed(0)
-            leaves = [torch.randn(1, 2, 18, 8, device=DEVICE, requires_grad=True) for _ in range(3)]
+            leaves = [torch.randn(1, 2, 9, 8, device=DEVICE, requires_grad=True) for _ in range(3)]
             tables = [torch.randn(labels.num_labels, 8, device=DEVICE, requires_grad=True) for _ in range(2)]
             z = rg.relation_attention(*leaves, labels, *tables, impl=impl)
             grads.append(torch.autograd.grad(view(z), [*leaves, *tables]))
@@ -228,12 +207,11 @@ def test_a_plan_knows_its_cache_until_its_tensors_change():
 # ---- compiled and recorded ----
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "backend"),
     [
-        *("distance", "dense"),
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("distance window", "edges only", "sum")),
+        *(("distance", "aot_eager"), ("dense", "aot_eager")),
+        *(pytest.param(kind, "inductor", marks=pytest.mark.slow) for kind in ("distance", "edges only", "sum")),
     ],
 )
 def test_one_graph_serves_all_lengths(kind, backend):
@@ -257,12 +235,13 @@ def test_one_graph_serves_all_lengths(kind, backend):
     assert counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.parametrize(("kind", "name"), [("distance", "attend"), ("edges only", "attend"), ("none", "attend"),
-                                            ("dense", "attend_unrecorded"), ("sum", "attend_unrecorded")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "name"), [("edges only", "attend"), ("distance", "attend"), ("dense", "attend_unrecorded")]
+)
 def test_compiled_code_records_only_what_can_be_recorded(kind, name):
     """Inductor leaves ops with this tag out of CUDA graphs."""
     torch._dynamo.reset()
-    labels, found = KINDS[kind](9), {}
+    labels, found, table = KINDS[kind](9), {}, torch.randn(5, 4)
 
     def note(graph, _):
         found.update(
@@ -271,7 +250,7 @@ def test_compiled_code_records_only_what_can_be_recorded(kind, name):
         return make_boxed_func(graph.forward)
 
     q = torch.randn(1, 2, 9, 4, requires_grad=True)
-    fn = lambda q: rg.relation_attention(q, q, q, labels, impl="triton")  # noqa: E731
+    fn = lambda q: rg.relation_attention(q, q, q, labels, table[: labels.num_labels], impl="triton")  # noqa: E731
     compiled = torch.compile(fn, fullgraph=True, backend=aot_autograd(fw_compiler=note, bw_compiler=note))
     compiled(q).sum().backward()
     assert set(found) == {f"relgraph.{name}.default", f"relgraph.{name}_backward.default"}
@@ -304,10 +283,10 @@ def test_shapes_of_a_gpu_without_one(kind):
     assert all(x.dtype == torch.float32 and x.device.type == "cuda" for x in found)
 
 
-@pytest.mark.parametrize("kind", ["distance", "distance window", "distance packed", "edges only", "edges only packed"])
+@pytest.mark.parametrize("kind", ["distance", "distance packed", "edges only", "edges only packed"])
 def test_what_a_cuda_graph_records_does_not_wait_nor_take_what_was_kept(kind, monkeypatch):
     """At a replay the labels may be others: their map and order must be computed by the launches that are recorded."""
-    labels = KINDS[kind](24)
+    labels = KINDS[kind](9)
     case = make(labels, batch=1, dtype=torch.float32)
     wanted = answer(case, "triton")  # a warm-up, as torch asks for before recording
     plan = lower(labels)
