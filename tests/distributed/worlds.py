@@ -25,7 +25,7 @@ LOADED = [
 ]
 """What takes seconds to load."""
 
-SECONDS = 60
+SECONDS = 10
 """The time limit of a collective."""
 
 
