@@ -24,8 +24,7 @@ class Layout:
 
     Args:
         runs: for each process its runs ``(start, stop)``, in the order in which its shard holds them. The runs of all
-            processes cover rows 0 to N - 1, each once. Empty runs are left out, but a process without rows has the
-            run ``(0, 0)``.
+            processes cover rows 0 to N - 1, each once. A process without a run gets the empty run ``(0, 0)``.
 
     Raises:
         TypeError: runs that are not ints.
@@ -58,8 +57,7 @@ class Layout:
                 )
             at = stop
         # each process has a run, so that no code joins an empty list of runs
-        held = (tuple(run for run in runs if run[0] < run[1]) for runs in self.runs)
-        object.__setattr__(self, "runs", tuple(runs or ((0, 0),) for runs in held))
+        object.__setattr__(self, "runs", tuple(runs or ((0, 0),) for runs in self.runs))
 
     @classmethod
     def even(cls, length: int, processes: int) -> Layout:

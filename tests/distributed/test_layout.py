@@ -15,8 +15,3 @@ def test_a_process_may_hold_no_rows():
     assert layout.positions(1).dtype == torch.int64 and layout.positions(1).shape == (0,)
     assert layout.shard(x, 1).shape == (2, 0, 4)
     assert torch.equal(layout.shard(x, 0), x[:, [0, 1, 2, 5]])
-
-
-def test_empty_runs_are_left_out():
-    """A process with one row and an empty run would cut nothing off its row for the empty run."""
-    assert Layout((((0, 3), (3, 3)), ((3, 3), (3, 4)))) == Layout((((0, 3),), ((3, 4),)))

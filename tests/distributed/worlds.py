@@ -25,7 +25,7 @@ LOADED = [
 ]
 """What takes seconds to load."""
 
-SECONDS = 10
+SECONDS = 60
 """The time limit of a collective."""
 
 
