@@ -108,7 +108,7 @@ class Operand(NamedTuple):
         return at if at and x.dim() >= -at else None
 
     def cut(self, x: Tensor, taken: Mapping[str, range], *, packed: bool = False) -> Tensor:
-        """Some entries of the axes of these names; an axis that is missing, or of one entry, stays unless none is taken."""
+        """Some entries of these axes; a missing one stays, and one of a single entry unless none is taken."""
         for axis, entries in taken.items():
             at = self.axis(x, axis, packed=packed)
             if at is not None and x.shape[at] != 1:

@@ -42,6 +42,7 @@ class Drawn:
         queries: which rows of the queries each process holds.
         keys: which keys.
         own_keys: whether a mask of one row for all has the keys of this process.
+        own_ids: whether raw ids have the rows of this process.
         impl: as given.
         saved: None, or ``use_reentrant`` of checkpointing.
         after: whether backward runs after the block.
@@ -65,6 +66,8 @@ class Drawn:
         even = not (self.case.heads % 2 or self.case.kv_heads % 2)
         self.method = rng.choice(METHODS if even else METHODS[:2])
         self.own_keys, self.own_ids = rng.random() < 0.6, rng.random() < 0.3
+        # ids of own rows: not for all rows at once, in no doubt where row 0 is, and not the whole of one process
+        self.own_ids &= self.method != "ulysses" and not self.case.is_causal and 0 not in self.queries.lengths
         if self.method == "ring" and "mask" in self.case.leaves:
             mask = self.case.leaves["mask"]  # a log-sum-exp so low no longer tells how many keys a part has
             self.case.leaves["mask"] = mask.masked_fill(mask < -1e6, float("-inf"))
