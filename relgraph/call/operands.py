@@ -102,19 +102,19 @@ class Operand(NamedTuple):
     any_dtype: bool = False
 
     def axis(self, x: Tensor, axis: str, *, packed: bool = False) -> int | None:
-        """Where a tensor has the axis of this name, counted from the end; None if it lacks it or it has one entry."""
+        """Where a tensor has the axis of this name, counted from the end; None if it lacks it."""
         form = (self.packed if packed else self.forms)[-1]
-        if axis not in form:
-            return None
-        at = form.index(axis) - len(form)
-        return None if x.dim() < -at or x.shape[at] == 1 else at
+        at = form.index(axis) - len(form) if axis in form else 0
+        return at if at and x.dim() >= -at else None
 
     def cut(self, x: Tensor, taken: Mapping[str, range], *, packed: bool = False) -> Tensor:
-        """Some entries of the axes of these names; an axis that is missing, or of one entry for all, stays."""
+        """Some entries of these axes; a missing one stays, and one of a single entry unless none is taken."""
         for axis, entries in taken.items():
             at = self.axis(x, axis, packed=packed)
-            if at is not None:
+            if at is not None and x.shape[at] != 1:
                 x = x.narrow(at, entries.start, len(entries))
+            elif at is not None and not entries:  # one entry may be its own, and not one for all
+                x = x.narrow(at, 0, 0)
         return x
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from contextlib import nullcontext
 
 import torch
 from torch import distributed
@@ -354,12 +355,29 @@ def masked(mesh, method, name):
     return [float(x.abs().sum()) for x in values]
 
 
+def hidden_by_the_lowest_number(mesh, method):
+    """The differences where a row's mask is the lowest number for all keys, as Hugging Face writes it: all count alike."""
+    rank, rows = mesh.get_local_rank(), rg.distributed.Layout.even(N, mesh.size())
+    torch.manual_seed(8)
+    x, mask, found = torch.randn(1, H, N, D), torch.zeros(N, N), []
+    mask[3::4] = torch.finfo(mask.dtype).min
+    for split in (False, True):
+        own = (rows.shard(x, rank, 2) if split else x.clone()).requires_grad_()
+        block = rg.distributed.context_parallel(mesh, method=method) if split else nullcontext()
+        with block:
+            z = rg.relation_attention(own, own, own, None, attn_mask=rows.shard(mask, rank, 0) if split else mask)
+            z.sin().sum().backward()
+        found.append([z.detach(), own.grad])
+    return [float((b - rows.shard(a, rank, 2)).abs().max()) for a, b in zip(*found, strict=True)]
+
+
 def all_cases(mesh):
     yield "odd heads", caught(lambda: odd_heads(mesh))
     for method in ("allgather", "ulysses"):
         yield ("wrong table", method), caught(lambda: wrong_table(mesh, method))  # noqa: B023
     if mesh.size() == 2:
         for method in METHODS:
+            yield ("lowest", method), caught(lambda: hidden_by_the_lowest_number(mesh, method))  # noqa: B023
             yield ("thread", method), caught(lambda: in_another_thread(mesh, method))  # noqa: B023
             for how in CHECKPOINTS:
                 yield ("checkpoint", method, *how), caught(lambda: checkpointed(mesh, method, *how))  # noqa: B023

@@ -66,6 +66,13 @@ def test_masks_whose_axes_have_one_row(two, method, name):
     check(two["mask", method, name])
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_row_hidden_by_the_lowest_number_is_not_counted_twice(two, method):
+    for differences in two["lowest", method]:
+        assert not isinstance(differences, str), differences
+        assert max(differences) < 1e-5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("method", METHODS)

@@ -121,11 +121,11 @@ class Case:
         return "\n".join(lines)
 
 
-def draw(seed: int) -> Case:
-    """The case of a seed."""
+def draw(seed: int, frame: Frame | None = None) -> Case:
+    """The case of a seed; over these pairs if they are given."""
     rng = Random(seed)
     generator = torch.Generator().manual_seed(seed)
-    frame = draw_frame(rng)
+    frame = frame or draw_frame(rng)
     heads, kv_heads = rng.choice([(1, 1), (1, 1), (2, 2), (2, 1), (4, 2), (3, 3), (3, 1)])
     size, value_size = (rng.choice([1, 2, 3, 4, 5, 8, *([0] if rng.random() < 0.2 else [])]) for _ in range(2))
     case = Case(seed, frame, draw_labels(rng, frame), heads, kv_heads, size, value_size)

@@ -75,7 +75,8 @@ class _Merged:
         dtype = accumulation_dtype(query.dtype)
         rows = list(query.shape[:3]) if ring.whole.axis else [1, query.shape[1], query.shape[0]]
         self.output = query.new_zeros(*rows, value.shape[-1], dtype=dtype)
-        self.lse = query.new_full(rows, float("-inf"), dtype=dtype)
+        self.top = query.new_full(rows, float("-inf"), dtype=dtype)  # the largest log-sum-exp of a part
+        self.total = query.new_zeros(rows, dtype=dtype)  # the sum of exp(lse - top) over parts
         self.mass: list[Tensor] = []
         if given.get("need_label_mass"):
             labels = ring.whole.labels
@@ -86,13 +87,24 @@ class _Merged:
     def add(self, own: Run, part: Answer) -> None:
         """Merge attention of rows ``own`` to further keys."""
         at = slice(*own)
-        before = self.lse[:, :, at]
-        lse = torch.logaddexp(before, part.lse)
-        old, new = share_of(before, lse)[..., None], share_of(part.lse, lse)[..., None]
+        before = self.top[:, :, at]
+        top = torch.maximum(before, part.lse)
+        old, new = share_of(before, top), share_of(part.lse, top)
         pairs = [(self.output, part.output), *zip(self.mass, part.mass or (), strict=True)]
         for total, found in pairs:
-            total[:, :, at].mul_(old).addcmul_(found, new)
-        self.lse[:, :, at] = lse
+            total[:, :, at].mul_(old[..., None]).addcmul_(found, new[..., None])
+        self.total[:, :, at] = self.total[:, :, at] * old + new
+        self.top[:, :, at] = top
+
+    def finish(self) -> list[Tensor]:
+        """Output, log-sum-exp and masses, divided by the sum of all shares.
+
+        A log-sum-exp near the lowest number has lost its sum to rounding, so dividing by its exponential would not do.
+        """
+        self.total.masked_fill_(self.total == 0, 1.0)
+        for x in (self.output, *self.mass):
+            x.div_(self.total[..., None])
+        return [self.output, self.top + self.total.log(), *self.mass]
 
 
 def share_of(part: Tensor, whole: Tensor) -> Tensor:
@@ -121,9 +133,9 @@ class _RingAttention(torch.autograd.Function):
                         part = attend_part(given, ring.whole, own, rows, keys, key, value, (ring.seed, 0))
                         merged.add(own, part)
             held = travel.coming
-        outputs = merged.output, merged.lse, *merged.mass
+        outputs = merged.finish()
         ctx.ring, ctx.frame = ring, frame
-        ctx.save_for_backward(*tensors, *outputs)
+        ctx.save_for_backward(*tensors, merged.top, merged.total, *outputs)
         ctx.set_materialize_grads(False)
         return tuple(outputs)
 
@@ -131,10 +143,11 @@ class _RingAttention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         saved = ctx.saved_tensors  # read once: under checkpointing each read computes them again
-        tensors, outputs = saved[: -len(grads)], saved[-len(grads) :]
+        given, outputs = saved[: -len(grads)], saved[-len(grads) :]
+        tensors, merged = given[:-2], given[-2:]
         device = tensors[0].device.type
         with torch.autocast(device, dtype=ctx.cast, enabled=ctx.cast is not None):
-            found = _Backward(ctx.ring, ctx.frame, tensors, outputs, grads, ctx.needs_input_grad[2:]).run()
+            found = _Backward(ctx.ring, ctx.frame, tensors, merged, outputs, grads, ctx.needs_input_grad[2:]).run()
         return (None, None, *found)
 
 
@@ -146,12 +159,14 @@ class _Backward:
         ring: Ring,
         frame: Given,
         tensors: Sequence[Tensor],
+        merged: Sequence[Tensor],
         outputs: Sequence[Tensor],
         grads: Sequence[Tensor | None],
         needs: Sequence[bool],
     ) -> None:
         self.ring, self.frame, self.tensors, self.needs = ring, frame, list(tensors), list(needs)
         self.output, self.lse, *self.mass = outputs
+        self.top, self.total = merged
         self.grads = grads
         self.totals = [
             torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need and at not in (_KEY, _VALUE) else None
@@ -200,7 +215,7 @@ class _Backward:
             given = _filled(self.frame, leaves)
             part = attend_part(given, ring.whole, own, rows, keys, leaves[_KEY], leaves[_VALUE], (ring.seed, 0))
         mine = slice(*own)
-        share = share_of(part.lse.detach(), self.lse[:, :, mine])
+        share = share_of(part.lse.detach(), self.top[:, :, mine]) / self.total[:, :, mine]
         pieces: list[Tensor] = []
         incoming: list[Tensor] = []
         weight = -self.common[:, :, mine]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from relgraph.arguments import check
 from relgraph.call import Answer, Drawn, Given, check_call, check_read, cut_given
@@ -66,11 +67,16 @@ def check_whole(given: Given, whole: Whole) -> None:
     if mask is not None:  # its last two axes are checked by what they mean
         check.tensor("attn_mask", mask)
         full["attn_mask"] = _sized(mask, [*mask.shape[:-2], 1, 1][-mask.dim() :] if mask.dim() else [])
-    with entered(None):
+    # a recomputation does not check again, so checkpointing must not count what the check saves for backward
+    with entered(None), saved_tensors_hooks(_same, _same):
         call = check_call(full, only_check=True)
         check_read(call, full)
         if given.get("impl") is not None:
             choose(call, given["impl"])
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 def _grown(x: Any, axis: int, lengths: tuple[int, int]) -> Any:
