@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, NamedTuple
 
+import torch
+
 
 class Constant(NamedTuple):
     """A number in a module, and the values that are drawn beside its own."""
@@ -57,6 +59,7 @@ DRAWN = (
     Constant("relgraph.impl.native.edges", "MOST_PACKED", (0,)),
     Constant("relgraph.impl.native.edges", "MOST_PARTS", (0, 100)),
     Constant("relgraph.impl.native.edges", "TASKS_A_THREAD", (1, 7)),
+    Constant("relgraph.impl.native.attend", "FEWEST_ROWS", ({torch.float32: 1, torch.bfloat16: 1},)),
 )
 
 FIXED = {
