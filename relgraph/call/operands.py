@@ -101,20 +101,23 @@ class Operand(NamedTuple):
     per_part: bool = False
     any_dtype: bool = False
 
-    def axis(self, x: Tensor, axis: str, *, packed: bool = False) -> int | None:
-        """Where a tensor has the axis of this name, counted from the end; None if it lacks it or it has one entry."""
+    def axis(self, x: Tensor, axis: str, *, packed: bool = False, ones: bool = False) -> int | None:
+        """Where a tensor has the axis of this name, counted from the end; None if it lacks it.
+
+        None also for an axis of one entry, which may stand for all, except with ``ones``.
+        """
         form = (self.packed if packed else self.forms)[-1]
         if axis not in form:
             return None
         at = form.index(axis) - len(form)
-        return None if x.dim() < -at or x.shape[at] == 1 else at
+        return None if x.dim() < -at or (x.shape[at] == 1 and not ones) else at
 
     def cut(self, x: Tensor, taken: Mapping[str, range], *, packed: bool = False) -> Tensor:
-        """Some entries of the axes of these names; an axis that is missing, or of one entry for all, stays."""
+        """Some entries of the axes of these names; an axis that is missing stays, and so does one entry for all."""
         for axis, entries in taken.items():
-            at = self.axis(x, axis, packed=packed)
+            at = self.axis(x, axis, packed=packed, ones=not entries)
             if at is not None:
-                x = x.narrow(at, entries.start, len(entries))
+                x = x.narrow(at, min(entries.start, x.shape[at]), len(entries))
         return x
 
 

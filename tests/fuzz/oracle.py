@@ -65,7 +65,7 @@ def solve(case: Case, dtype: torch.dtype) -> Truth:
             ]
             if found:
                 _Row(case, b, i, found, dtype).solve(truth)
-    _round_sums(truth, dtype)
+    _round_sums(truth, dtype, 4 + case.frame.batch * case.frame.q_len)
     return truth
 
 
@@ -81,13 +81,14 @@ def _entries(case: Case, b: int, i: int, j: int) -> list[tuple[list, list]]:
     return list(zip(found, edges, strict=True))
 
 
-def _round_sums(truth: Truth, dtype: torch.dtype) -> None:
-    """What leaving rounds, and numbers so small that they have fewer digits."""
+def _round_sums(truth: Truth, dtype: torch.dtype, most: int) -> None:
+    """What leaving rounds, and numbers so small that they have fewer digits; up to ``most`` of them are added."""
     for name, bound in truth.bounds.items():
         value = truth.values[name]
         stored = _summed_in(dtype) if name == "lse" else dtype
         bound.add_(torch.where(value.isfinite(), value.abs(), 0.0), alpha=4 * UNITS[stored])
-        bound.add_(torch.finfo(_summed_in(dtype)).tiny + torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
+        bound.add_(torch.finfo(_summed_in(dtype)).tiny)
+        bound.add_(torch.finfo(dtype).smallest_normal, alpha=most * UNITS[dtype])
 
 
 def _summed_in(dtype: torch.dtype) -> torch.dtype:
