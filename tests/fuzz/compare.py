@@ -56,6 +56,8 @@ def check(seed: int, impls: Sequence[str] = (*IMPLS, "none")) -> list[str]:
     lose_keys(case)
     low = Random(f"dtype {seed}").choice([torch.float32] * 4 + [torch.bfloat16, torch.float16])
     triton = "triton" in impls
+    if triton and "mask" in case.leaves:  # its kernels hide pairs under such numbers
+        case.leaves["mask"].masked_fill_(case.leaves["mask"] < -2.3e38, float("-inf"))
     with constants.drawn(seed, triton=triton) as told, _poisoned(Random(f"poison {seed}").random() < 0.5):
         dtypes = [torch.float64] if case.float64_only else [torch.float64, low]
         answered: list[str] = []
