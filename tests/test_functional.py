@@ -241,14 +241,16 @@ def test_a_bias_of_minus_infinity_closes_a_row(impl):
     assert torch.autograd.grad(z.sum(), [q])[0].isfinite().all()
 
 
-@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
+@pytest.mark.parametrize("impl", ["dense", "chunked", "native", "edges"])
 def test_labels_used_in_inference_mode_still_train(impl):
     labels = KINDS["edges default"](5)
-    x, table = torch.randn(1, 2, 5, 4), torch.randn(4, 4)
+    if impl == "edges":  # many labels for few pairs
+        labels = EdgeLabels(torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.tensor([0, 7, 39]), 40, q_len=5)
+    x, table = torch.randn(1, 2, 5, 4), torch.randn(labels.num_labels, 4)
     with torch.inference_mode():
-        rg.relation_attention(x, x, x, labels, table, impl=impl)
+        rg.relation_attention(x, x, x, labels, table, table, table, impl=impl)
     x.requires_grad_()
-    rg.relation_attention(x, x, x, labels, table, impl=impl).sum().backward()
+    rg.relation_attention(x, x, x, labels, table, table, table, impl=impl).sum().backward()
     assert x.grad.isfinite().all()
 
 

@@ -111,10 +111,8 @@ class Operand(NamedTuple):
         """Some entries of these axes; a missing one stays, and one of a single entry unless none is taken."""
         for axis, entries in taken.items():
             at = self.axis(x, axis, packed=packed)
-            if at is not None and x.shape[at] != 1:
-                x = x.narrow(at, entries.start, len(entries))
-            elif at is not None and not entries:  # one entry may be its own, and not one for all
-                x = x.narrow(at, 0, 0)
+            if at is not None and (x.shape[at] != 1 or not entries):  # one entry may be its own, and not one for all
+                x = x.narrow(at, min(entries.start, x.shape[at]), len(entries))
         return x
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from relgraph.score import Named
 from tests.fuzz.frame import Frame, draw_frame
 from tests.fuzz.labels import (
     Densified,
@@ -51,6 +53,7 @@ class Case:
         layouts: how each lies in memory.
         bool_mask: a boolean mask ``[b, h, i, j]`` with sizes of 1 where it broadcasts, or None.
         mask_dims: with how many dimensions a mask is given.
+        mask_dtype: of a floating mask in calls of narrower ones, or None.
         float64_only: whether the mask holds numbers that float32 does not.
         is_causal: whether it is.
         q_offset: the form in which the offset is given with the call.
@@ -61,6 +64,7 @@ class Case:
         need_mass: whether label mass is.
         incoming: gradients of outputs by name: ``z``, ``lse``, ``weights`` and ``("mass", part)``.
         score: the compatibility function, or None for the dot product.
+        lost: keys that a call is given with an -inf, ``[B, H_kv, N_k]``, or None; in ``leaves`` they are finite.
     """
 
     seed: int
@@ -75,6 +79,7 @@ class Case:
     layouts: dict = field(default_factory=dict)
     bool_mask: Tensor | None = None
     mask_dims: int = 4
+    mask_dtype: torch.dtype | None = None
     float64_only: bool = False
     is_causal: bool = False
     q_offset: str = "none"
@@ -85,6 +90,7 @@ class Case:
     need_mass: bool = False
     incoming: dict = field(default_factory=dict)
     score: Score | None = None
+    lost: Tensor | None = None
 
     @property
     def factor(self) -> float:
@@ -116,7 +122,8 @@ class Case:
             f"score {self.score}, leaves {', '.join(f'{name} {list(x.shape)}' for name, x in self.leaves.items())}; learned {self.learned}",
             f"bool mask {None if self.bool_mask is None else list(self.bool_mask.shape)}, causal {self.is_causal}, "
             f"offset given as {self.q_offset}, dropout {self.dropout_p}, weights {self.need_weights}, "
-            f"mass {self.need_mass}, gradients of {list(self.incoming)}",
+            f"mass {self.need_mass}, gradients of {list(self.incoming)}, "
+            f"{0 if self.lost is None else int(self.lost.sum())} keys of -inf",
         ]
         return "\n".join(lines)
 
@@ -125,7 +132,7 @@ def draw(seed: int, frame: Frame | None = None) -> Case:
     """The case of a seed; over these pairs if they are given."""
     rng = Random(seed)
     generator = torch.Generator().manual_seed(seed)
-    frame = frame or draw_frame(rng)
+    frame = frame or _lengthen(draw_frame(rng), Random(f"long {seed}"))
     heads, kv_heads = rng.choice([(1, 1), (1, 1), (2, 2), (2, 1), (4, 2), (3, 3), (3, 1)])
     size, value_size = (rng.choice([1, 2, 3, 4, 5, 8, *([0] if rng.random() < 0.2 else [])]) for _ in range(2))
     case = Case(seed, frame, draw_labels(rng, frame), heads, kv_heads, size, value_size)
@@ -140,6 +147,14 @@ def draw(seed: int, frame: Frame | None = None) -> Case:
     draw_query_biases(case)
     _draw_batched(case)
     return case
+
+
+def _lengthen(frame: Frame, rng: Random) -> Frame:
+    """A few padded batches get more rows, from where compiled kernels work on them in other ways."""
+    if frame.packed or rng.random() >= 0.04:
+        return frame
+    q_sizes = (rng.randint(24, 40),)
+    return replace(frame, q_sizes=q_sizes, k_sizes=q_sizes if frame.q_sizes == frame.k_sizes else frame.k_sizes)
 
 
 def _normal(shape: tuple[int, ...], generator: torch.Generator, scale: float = 1.0) -> Tensor:
@@ -220,6 +235,8 @@ def _draw_mask(case: Case, rng: Random, generator: torch.Generator) -> None:
     if rng.random() < 0.3:
         case.learned.add("mask")
     case.layouts["mask"] = rng.choice(LAYOUTS)
+    dtypes = [None, None, torch.float64, torch.float64 if case.float64_only else torch.float32]
+    case.mask_dtype = Random(f"mask {case.seed}").choice(dtypes)
 
 
 def _draw_options(case: Case, rng: Random, generator: torch.Generator) -> None:
@@ -266,6 +283,31 @@ def _draw_incoming(case: Case, rng: Random, generator: torch.Generator) -> None:
     case.incoming = {name: _normal(shapes[name], generator) for name in chosen}
 
 
+def lose_keys(case: Case) -> None:
+    """Give some keys an -inf that makes all their scores -inf, in a tenth of the cases where one number can."""
+    rng = Random(f"lost {case.seed}")
+    named = case.score is None or (case.score.kind == "function" and isinstance(case.score.curve.made, Named))
+    others = "content_bias" in case.leaves or any(name[0] == "query" for name in case.leaves if isinstance(name, tuple))
+    if rng.random() >= 0.1 or not case.size or case.factor <= 0 or not named or others:
+        return
+    case.leaves["query"][..., 0] = case.leaves["query"][..., 0].abs() + 0.01
+    case.learned.discard("query")  # 0 · inf
+    generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+    case.lost = torch.rand(case.leaves["key"].shape[:3], generator=generator) < rng.choice([0.2, 0.6])
+
+
+def rounded(case: Case, dtype: torch.dtype) -> Case:
+    """The case with numbers that a half type holds; those of a mask in a wider dtype stay."""
+
+    def off(name: Any, x: Tensor) -> Tensor:
+        kept = name == "mask" and case.mask_dtype is not None
+        most = torch.finfo(dtype).max
+        return x if kept else torch.where(x.isfinite(), x.clamp(-most, most), x).to(dtype).double()
+
+    leaves = {name: off(name, x) for name, x in case.leaves.items()}
+    return replace(case, leaves=leaves, incoming={name: off(name, x) for name, x in case.incoming.items()})
+
+
 def given_offset(case: Case) -> int | Tensor | None:
     """The offset as the call is given it."""
     return offset_given(case.frame, case.q_offset)
@@ -276,4 +318,4 @@ def is_sum(case: Case) -> bool:
     return isinstance(case.labels, Sum)
 
 
-__all__ = ["KINDS", "Case", "draw", "given_offset", "has_parallel", "is_sum"]
+__all__ = ["KINDS", "Case", "draw", "given_offset", "has_parallel", "is_sum", "lose_keys", "rounded"]

@@ -69,6 +69,9 @@ def check_edge_attention(seed: int) -> None:
     edges = _draw_alone(rng, packed=True)
     heads, kv_heads = rng.choice([(1, 1), (2, 2), (4, 2), (3, 1)])
     size, value_size, width = (rng.choice([1, 2, 3, 5]) for _ in range(3))
+    none = Random(f"none of edges {seed}").choice([None] * 12 + ["size", "value size", "edges"])
+    size, value_size = size * (none != "size"), value_size * (none != "value size")
+    edges = replace(edges, edges=()) if none == "edges" else edges
     frame = edges.frame
     case = Case(seed, frame, WithVectors(edges), heads, kv_heads, size, value_size)
     inputs = ((frame.q_len, heads, size), (frame.k_len, kv_heads, size), (frame.k_len, kv_heads, value_size))

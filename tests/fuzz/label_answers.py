@@ -140,7 +140,9 @@ def _some_rows(case: Case, labels: rg.Labels, start: int, stop: int, impl: str |
 
     z, aux = rg.relation_attention_with_aux(
         *inputs, labels, *tables, attn_mask=mask, is_causal=case.is_causal, q_offset=offset, scale=case.scale,
-        enable_gqa=case.heads != case.kv_heads, need_lse=True, impl=impl, **given(case, case.leaves, place),
+        enable_gqa=case.heads != case.kv_heads, need_lse=True, need_label_mass=case.need_mass, impl=impl,
+        **given(case, case.leaves, place),
     )  # fmt: skip
-    found = {"z": z, "lse": aux.lse}
+    mass = aux.label_mass if isinstance(aux.label_mass, tuple) else (aux.label_mass,)
+    found = {"z": z, "lse": aux.lse, **{("mass", part): m for part, m in enumerate(mass) if m is not None}}
     return {name: x.transpose(0, 1)[None] for name, x in found.items()} if frame.packed else found

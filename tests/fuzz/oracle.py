@@ -29,7 +29,7 @@ from torch import Tensor
 from tests.fuzz.cases import Case
 from tests.fuzz.labels import entries, numbers
 
-UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24}
+UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 """Half the distance from 1 to the next number."""
 
 SLACK = 8
@@ -65,7 +65,7 @@ def solve(case: Case, dtype: torch.dtype) -> Truth:
             ]
             if found:
                 _Row(case, b, i, found, dtype).solve(truth)
-    _round_sums(truth, dtype)
+    _round_sums(truth, dtype, 4 + case.frame.batch * case.frame.q_len)
     return truth
 
 
@@ -81,12 +81,19 @@ def _entries(case: Case, b: int, i: int, j: int) -> list[tuple[list, list]]:
     return list(zip(found, edges, strict=True))
 
 
-def _round_sums(truth: Truth, dtype: torch.dtype) -> None:
-    """What leaving rounds, and numbers so small that they have fewer digits."""
+def _round_sums(truth: Truth, dtype: torch.dtype, most: int) -> None:
+    """What leaving rounds, and numbers so small that they have fewer digits; up to ``most`` of them are added."""
     for name, bound in truth.bounds.items():
         value = truth.values[name]
-        bound.add_(torch.where(value.isfinite(), value.abs(), 0.0), alpha=4 * UNITS[dtype])
-        bound.add_(torch.finfo(dtype).tiny)
+        stored = _summed_in(dtype) if name == "lse" else dtype
+        bound.add_(torch.where(value.isfinite(), value.abs(), 0.0), alpha=4 * UNITS[stored])
+        bound.add_(torch.finfo(_summed_in(dtype)).tiny)
+        bound.add_(torch.finfo(dtype).smallest_normal, alpha=most * UNITS[dtype])
+
+
+def _summed_in(dtype: torch.dtype) -> torch.dtype:
+    """What scores and sums are computed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class Known(NamedTuple):
@@ -118,7 +125,10 @@ class _Row:
 
     def __init__(self, case: Case, b: int, i: int, found: list, dtype: torch.dtype) -> None:
         self.case, self.b, self.i = case, b, i
-        self.unit, self.tiny = UNITS[dtype], torch.finfo(dtype).tiny
+        summed = _summed_in(dtype)
+        self.unit, self.tiny = UNITS[summed], torch.finfo(summed).tiny
+        # weights and what leaves in a half type are rounded to it, and gradients of a leaf are added in it
+        self.rounding = 0.0 if dtype == summed else 4 * UNITS[dtype]
         self.keys = torch.tensor([j for j, _, _ in found])
         self.kv = torch.arange(case.heads) // (case.heads // case.kv_heads)
         self.labels = []  # by part: which entry, which label
@@ -203,6 +213,8 @@ class _Row:
         if "mask" in self.case.leaves:
             added = self._window(self.case.leaves["mask"])
             seen = seen & (added > -INF)
+        if self.case.lost is not None:
+            seen = seen & ~self.case.lost[self.b][self.kv][:, self.keys]
         return torch.where(seen, added, 0.0), seen
 
     def _window(self, x: Tensor) -> Tensor:
@@ -224,7 +236,7 @@ class _Row:
         case, unit = self.case, self.unit
         depth = (case.size + SLACK + self.most) * unit
         additive = case.score is not None and case.score.kind == "additive"
-        compared = _Additive(self, depth) if additive else _Product(self)
+        compared = _Additive(self, depth) if additive else _Product(self, depth)
         value, value_maps = self.leaf("value"), self.value_maps()
         more = self.rows("bias") + self.rows("rows")
         added, seen = self.masks()
@@ -271,7 +283,8 @@ class _Row:
         at = (self.b, slice(None), self.i)
         row = torch.where(sees[..., 0], 1.0, 0.0)
         truth.values["z"][at] = (dropped[..., None] * values).sum(1)
-        truth.bounds["z"][at] = ((weight_error * keep + count * dropped)[..., None] * value_sizes).sum(1)
+        rounded = count + self.rounding
+        truth.bounds["z"][at] = ((weight_error * keep + rounded * dropped)[..., None] * value_sizes).sum(1)
         truth.values["lse"][at] = torch.where(sees, lse, -INF)[..., 0]
         truth.bounds["lse"][at] = (lse_error + 8 * unit * lse.abs())[..., 0] * row
         index = self.keys.expand(case.heads, -1)
@@ -291,7 +304,7 @@ class _Row:
         mean_error = (weight_error * d_weight_sizes + count * weights * d_weight_sizes).sum(-1, keepdim=True)
         d_error = weight_error * sizes + weights * (2 * count * sizes + mean_error)
         # each of these is summed over up to as many rows and heads as there are
-        many = count + math.log2(2 + case.frame.batch * case.heads * case.frame.q_len) * 4 * unit
+        many = rounded + math.log2(2 + case.frame.batch * case.heads * case.frame.q_len) * 4 * unit
         d_error = d_error + many * weights * sizes
         if "mask" in case.leaves:
             self._leave_mask(truth, Known(d_score, d_error))
@@ -404,7 +417,7 @@ class _Row:
 class _Product:
     """(q + b_c)·M k + (q + b_p)·r + k·a^Q of every entry: the dot product, or with a map of the key for each label."""
 
-    def __init__(self, row: _Row) -> None:
+    def __init__(self, row: _Row, depth: float) -> None:
         self.row, case = row, row.case
         self.query = case.leaves["query"][row.b, :, row.i][:, None]  # [H, 1, D]
         self.content, self.position = self._biased()
@@ -417,10 +430,12 @@ class _Product:
             self.mapped = Known(_apply(self.maps.value, self.key), _apply(self.maps.size, self.key.abs()))
         self.of_query = row.rows("query")
         self.added = row.rows("key") + row.carried("edge_key", case.size)
+        # the query with its bias is stored in the query's dtype
+        stored = 1.0 + (row.rounding / depth if "content_bias" in case.leaves else 0.0)
         self.score = Known(
             (self.content.value * self.mapped.value + self.position.value * self.added.value).sum(-1)
             + (self.key * self.of_query.value).sum(-1),
-            (self.content.size * self.mapped.size + self.position.size * self.added.size).sum(-1)
+            stored * (self.content.size * self.mapped.size + self.position.size * self.added.size).sum(-1)
             + (self.key.abs() * self.of_query.size).sum(-1),
         )
 

@@ -20,7 +20,7 @@ from relgraph.impl.triton import limits
 from relgraph.labels import DistanceLabels
 from tests.fuzz import __main__ as command
 from tests.fuzz import compare, constants
-from tests.fuzz.cases import KINDS, Case, draw
+from tests.fuzz.cases import KINDS, Case, draw, lose_keys
 from tests.fuzz.checks import AROUND, run
 from tests.fuzz.compare import FuzzError, check
 from tests.fuzz.frame import Frame
@@ -269,6 +269,9 @@ def traits(case):
         "shared heads": case.kv_heads < case.heads,
         "bool mask": case.bool_mask is not None,
         "learned mask": case.learns_mask,
+        "wider mask": case.mask_dtype is not None,
+        "rows of a long batch": not frame.packed and frame.q_len >= 24,
+        "keys of -inf": case.lost is not None and bool(case.lost.any()),
         "-inf in the mask": bool((mask == -math.inf).any()),
         "least numbers in the mask": bool((mask == torch.finfo(torch.float32).min).any()),
         "least numbers of float64": bool((mask == torch.finfo(F64).min).any()),
@@ -315,7 +318,9 @@ def by_batch_row(name, table):
 def test_draws_reach_every_corner():
     found = Counter()
     for seed in range(400):
-        found.update({name: int(there) for name, there in traits(draw(seed)).items()})
+        case = draw(seed)
+        lose_keys(case)
+        found.update({name: int(there) for name, there in traits(case).items()})
     assert not [name for name, count in found.items() if count == 0], "never drawn"
 
 
@@ -340,7 +345,7 @@ def test_every_number_of_an_implementation_is_drawn_or_left_on_purpose():
         (module.__name__, name)
         for module in modules()
         for name, value in vars(module).items()
-        if name.isupper() and type(value) in (int, float, bool)
+        if (name.isupper() and type(value) in (int, float, bool)) or (module.__name__, name) in drawn
     }
     first = {
         (importlib.import_module(m).__name__, n)
@@ -403,6 +408,12 @@ FAULTS = {
     "rounding to float32": lambda real, call: (a := real(call))._replace(output=a.output.float().to(a.output.dtype)),
     "a table that is not looked up": lambda real, call: real(
         replace(call, tables=(call.tables[0]._replace(bias=None), *call.tables[1:]))
+    ),
+    "a scale that is off in half types": lambda real, call: real(
+        call if call.query.dtype.itemsize > 2 else replace(call, scale=call.scale * 1.02)
+    ),
+    "scores rounded to a half type": lambda real, call: (a := real(call))._replace(
+        lse=a.lse.to(call.query.dtype).to(a.lse.dtype)
     ),
     "a score that is not applied": lambda real, call: real(replace(call, score=None)),
     "rows that are not added": lambda real, call: real(

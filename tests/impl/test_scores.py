@@ -402,3 +402,16 @@ def test_additive_scores_of_a_sum_without_query_tables():
     tables = (torch.randn(3, 8), None)
     z = rg.relation_attention(x, x, x, labels, tables, query_table=(None, None), score=score)
     torch.testing.assert_close(z, rg.relation_attention(x, x, x, labels, tables, score=score))
+
+
+def test_a_graph_without_keys_reads_no_other_graphs_key():
+    labels = rg.DistanceLabels(7, 1, lookup=[0, 1], left=0, q_ptr=torch.tensor([0, 4, 7]), ptr=torch.tensor([0, 1, 1]))
+    query, key, value = (torch.randn(n, 1, 2, dtype=F64, requires_grad=True) for n in (7, 1, 1))
+    call = {"bias_table": torch.randn(2, dtype=F64), "score": torch.atan}
+    found, wanted = (
+        rg.relation_attention(query, key, value, labels, **call, impl=impl) for impl in ("chunked", "reference")
+    )
+    torch.testing.assert_close(found, wanted)
+    assert (found[4:] == 0).all()
+    for x, y in zip(*(torch.autograd.grad(z.sum(), [query, key, value]) for z in (found, wanted)), strict=True):
+        torch.testing.assert_close(x, y)

@@ -21,6 +21,7 @@ from relgraph.impl.draw import Hashes, numbers, parted, smallest_kept
 from relgraph.impl.edges.sparse import row_softmax, run_numbers, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern, earlier_twins, listed_entries, listed_future
 from relgraph.impl.terms import hashes_of, with_zero_row
+from relgraph.labels.memory import plainly
 from relgraph.score import Additive, Bilinear, finish
 
 _T = TypeVar("_T")
@@ -56,7 +57,7 @@ class _Work:
         dtype = accumulation_dtype(call.query.dtype)
         query, self.key, self.value = (self._lanes(x.to(dtype)) for x in (call.query, call.key, call.value))
         self._plain_query, self.query = query, query * call.scale
-        self.labels = self.csr.ids.masked_fill(self.csr.ids < 0, self.num_labels)
+        self.labels = plainly(lambda: self.csr.ids.masked_fill(self.csr.ids < 0, self.num_labels))
         self.pattern = self._remember("pairs", self._pairs)
         pairs, rows = self.labels.shape[0], max(query.shape[1], 1)
         # Lanes that join batch rows hold the tables of all of these, one below the other.
@@ -64,7 +65,8 @@ class _Work:
         self.pair_by_pair = self.stacked or self.num_labels * rows > LABELS_A_PAIR * pairs
         self.at_row = self.labels
         if self.stacked:
-            self.at_row = self.labels + self.csr.row // max(call.plan.q_len, 1) * (self.num_labels + 1)
+            rows_of = self.num_labels + 1
+            self.at_row = plainly(lambda: self.labels + self.csr.row // max(call.plan.q_len, 1) * rows_of)
 
     def scores(self) -> Tensor:
         """The score of every pair, ``[L, P]``."""
@@ -253,10 +255,9 @@ class _Work:
     def _of_labels_by_key(self) -> Pattern:
         """Keys by rows of tables, the pairs sorted by key."""
         by_key = self.pattern.transposed
-        at_row = self.at_row[self.pattern.by_col]
         return self._remember(
             f"labels by key{self._stacked_name()}",
-            lambda: Pattern.of(by_key.row_ptr, by_key.row, at_row, self._row_count()),
+            lambda: Pattern.of(by_key.row_ptr, by_key.row, self.at_row[self.pattern.by_col], self._row_count()),
         )
 
     def _stacked_name(self) -> str:
