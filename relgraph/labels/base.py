@@ -224,10 +224,9 @@ class Labels(ABC):
     def describe(self, names: Any = None) -> LabelCounts | SumCounts:
         """Count the pairs of each label, without writing pairs out; the result prints as a table.
 
-        Labels hold no names; ``labeler.describe(...)`` makes labels and describes them with its names.
-
         Args:
-            names: R different strings; for a sum, one sequence per part. Without names the table shows ids.
+            names: R different strings; for a sum, one sequence per part. Left out, the names that the labels carry; the
+                table shows ids if they carry none.
 
         Returns:
             :class:`~relgraph.labels.LabelCounts`; for a sum, :class:`~relgraph.labels.SumCounts`.

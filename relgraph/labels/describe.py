@@ -113,6 +113,7 @@ class SumCounts:
 
 def describe(labels: Labels, names: Any = None) -> LabelCounts | SumCounts:
     """See :meth:`Labels.describe`."""
+    names = labels.names if names is None else names
     if not isinstance(labels, SumLabels):
         return _counted(labels, "names", names)
     per_part = [None] * len(labels.parts) if names is None else names

@@ -51,7 +51,7 @@ class Memory:
 
 def plainly(make: Callable[[], T]) -> T:
     """What ``make`` makes, outside inference mode, because training may take it next and cannot save its tensors."""
-    if not torch.is_inference_mode_enabled():
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
         return make()
     with torch.inference_mode(False):
         return make()

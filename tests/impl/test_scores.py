@@ -328,7 +328,7 @@ SLOPE = torch.ones(1, requires_grad=True)
             ValueError,
             r"edge_attr must be floating of shape \[E, F\] = \[2, F\]",
         ),
-        ({"score": torch.sin, "impl": "triton"}, NotImplementedError, "impl='triton' has dot products, Softcap, LeakyReLU and no other score"),
+        ({"score": torch.sin, "impl": "triton", "labels": None}, NotImplementedError, "impl='triton' has dot products, Softcap, LeakyReLU and no other score"),
         (
             {"value_map": torch.randn(3, 4, 4), "impl": "triton"},
             NotImplementedError,
