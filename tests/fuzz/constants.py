@@ -34,6 +34,7 @@ DRAWN = (
     Constant("relgraph.impl.chunked.groups", "SPARE_SCORES", (0, 10, 200)),
     Constant("relgraph.impl.rule", "PACKED_SHARE", (1,)),
     Constant("relgraph.impl.dense", "NUMBERS_PER_SCORE", (1,)),
+    Constant("relgraph.impl.dense", "KEPT_PAIRS", (0,)),
     Constant("relgraph.impl.edges.sparse", "HELD", (1,)),
     Constant("relgraph.impl.rule", "DENSE_SCORES", (0, 30, 400)),
     Constant("relgraph.impl.rule", "SMALL_SCORES", (0, 30, 400)),
