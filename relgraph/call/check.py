@@ -153,14 +153,21 @@ def check_labels_type(labels: Any) -> None:
         raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
 
 
+def check_ids(ids: Tensor) -> None:
+    """Raise an error unless raw ids are integers in memory, with one or no axis of batch rows."""
+    check.tensor("labels", ids)
+    check.unmapped("labels", ids)
+    check_local(labels=ids)
+    if ids.dtype not in check.INTEGER_DTYPES:
+        raise ValueError(f"labels must have an integer dtype, got {ids.dtype}")
+    if ids.dim() not in (2, 3):
+        raise ValueError(f"labels must have shape [N_q, N_k] or [B, N_q, N_k], got {list(ids.shape)}")
+
+
 def check_labels_fit(labels: Labels | Tensor, batch: int, q_len: int, k_len: int, device: torch.device) -> None:
     """Raise ValueError unless labels, or raw ids, are for this many batch rows, queries and keys, on this device."""
     if isinstance(labels, Tensor):
-        check.tensor("labels", labels)
-        check.unmapped("labels", labels)
-        check_local(labels=labels)
-        if labels.dtype not in check.INTEGER_DTYPES:
-            raise ValueError(f"labels must have an integer dtype, got {labels.dtype}")
+        check_ids(labels)
         if not check.shaped(labels, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
             raise ValueError(
                 f"labels must have shape [N_q, N_k] = [{q_len}, {k_len}] or [{batch}, {q_len}, {k_len}], "

@@ -1,4 +1,4 @@
-"""Worlds of two processes in which one comes to harm; ``python -m tests.distributed.fault_worlds FOLDER`` runs some,
+"""Worlds of processes in which one comes to harm; ``python -m tests.distributed.fault_worlds FOLDER`` runs some,
 and with a further word ``full`` all.
 
 Processes are copies of one that has loaded everything, so a world starts at once. What became of each is written to
@@ -30,10 +30,14 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import relgraph as rg
+from tests.distributed.nodes_world import NODES, RELATIONS, Network, graph, network
+from tests.distributed.nodes_world import WIDTH as NODE_WIDTH
 from tests.distributed.worlds import LOADED
 
 METHODS = ("allgather", "ring", "ulysses")
 MODES = (*METHODS, "TP", "FSDP2")
+"""How work is split; "nodes" is a further one, which splits a graph."""
+
 STEPS, EVERY, BROKEN = 5, 2, 3
 """How many steps a run has, after how many there is a checkpoint, and the one that a fault breaks, counted from 0."""
 
@@ -43,27 +47,32 @@ LIMIT = 10
 HOPELESS = 90
 """After so many seconds a process that has not ended hangs."""
 
-ROWS, WIDTH, HEADS, BATCH = 8, 16, 4, 2
+ROWS, WIDTH, HEADS, BATCH = 8, 16, 4, 4
 
 
 class World(NamedTuple):
-    """One run of two processes.
+    """One run of some processes.
 
     Attributes:
         mode: how work is split.
         fault: what happens to one process: one of ``FAULTS``, ``SHORTENS`` or None.
-        place: where in the step: ``"forward"`` or ``"backward"``, between the layers, or ``"inside"`` attention.
+        place: where in the step: ``"forward"`` or ``"backward"``, between the layers, ``"inside"`` attention, or
+            ``"saving"``, when the process has written its part of the second checkpoint.
         folder: where checkpoints are; a run goes on from the last one.
+        size: how many processes.
+        dropout: what of the weights of attention is dropped.
     """
 
     mode: str
     fault: str | None
     place: str
     folder: str
+    size: int = 2
+    dropout: float = 0.2
 
     @property
     def name(self):
-        return f"{self.mode} {self.fault} {self.place} {self.folder}"
+        return f"{self.mode} {self.fault} {self.place} {self.folder} {self.size}"
 
 
 def killed():
@@ -83,10 +92,14 @@ SHORTENS = "shortens"
 """A further fault: the second layer gets fewer rows on one process, in a region that has compared lengths before."""
 
 
-def model_of(mode, mesh):
-    """The module that is called, and the one that learns."""
+def model_of(mode, mesh, dropout):
+    """A model whose work is split."""
+    if mode == "nodes":
+        return network()
     torch.manual_seed(0)
-    layer = rg.RelationEncoderLayer(WIDTH, HEADS, 32, 0.2, labeler=rg.ClippedDistance(2), per_head=True, impl="chunked")
+    layer = rg.RelationEncoderLayer(
+        WIDTH, HEADS, 32, dropout, labeler=rg.ClippedDistance(2), per_head=True, impl="chunked"
+    )
     model = rg.RelationEncoder(layer, 2).double()
     if mode == "TP":
         plan = {"self_attn": rg.distributed.HeadParallel(), "linear1": ColwiseParallel(), "linear2": RowwiseParallel()}
@@ -114,7 +127,7 @@ def last_checkpoint(folder):
 def train(world, mesh, root):
     """Steps from the last checkpoint on; how many steps that had seen, and all parameters at the end."""
     folder, rank = root / world.folder, mesh.get_local_rank()
-    model = model_of(world.mode, mesh)
+    model = model_of(world.mode, mesh, world.dropout)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2, foreach=False)
     begins = last_checkpoint(folder)
     if begins:
@@ -122,26 +135,72 @@ def train(world, mesh, root):
         state = {"model": weights, "optimizer": moments}
         checkpoint.load(state, checkpoint_id=folder / str(begins))
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    layers = (model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model).layers
+    layers = layers_of(model)
+    split = graph_split(mesh) if world.mode == "nodes" else None
     for step in range(begins, STEPS):
-        if world.fault and step == BROKEN and rank == 1:
+        broken = world.fault and step == BROKEN and rank == 1
+        if broken and world.place != "saving":
             break_between(layers, world)
         torch.manual_seed(step)
         optimizer.zero_grad()
         x, y = data_of(step)
-        block = nullcontext()
-        if world.mode in METHODS:
-            block = rg.distributed.context_parallel(mesh, method=world.mode)
-            x, y = (rg.distributed.Layout.even(ROWS, mesh.size()).shard(part, rank) for part in (x, y))
-        elif world.mode == "FSDP2":
-            x, y = (part.chunk(mesh.size())[rank] for part in (x, y))
-        with block:
-            (model(x) - y).square().mean().backward()
+        if split is None:
+            backward(model, x, y, world.mode, mesh)
+        else:
+            backward_on_nodes(model, x[0], split)
         optimizer.step()
         if (step + 1) % EVERY == 0:
             weights, moments = get_state_dict(model, optimizer)
-            checkpoint.save({"model": weights, "optimizer": moments}, checkpoint_id=folder / str(step + 1))
+            place = folder / str(step + 1)
+            writer = (DiesWriting if broken and world.place == "saving" else checkpoint.FileSystemWriter)(place)
+            checkpoint.save({"model": weights, "optimizer": moments}, storage_writer=writer)
     return begins, [whole_of(p.detach()) for p in model.parameters()]
+
+
+def layers_of(model):
+    """The two layers, between which a fault comes up."""
+    if isinstance(model, Network):
+        return [model.first, model.second]
+    return (model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model).layers
+
+
+def backward(model, x, y, mode, mesh):
+    """Forward and backward of what this process has of a batch."""
+    block, rank = nullcontext(), mesh.get_local_rank()
+    if mode in METHODS:
+        block = rg.distributed.context_parallel(mesh, method=mode)
+        x, y = (rg.distributed.Layout.even(ROWS, mesh.size()).shard(part, rank) for part in (x, y))
+    elif mode == "FSDP2":
+        x, y = (part.chunk(mesh.size())[rank] for part in (x, y))
+    with block:
+        (model(x) - y).square().mean().backward()
+
+
+def graph_split(mesh):
+    """The nodes and edges of this process, and the features of edges."""
+    index, types, attr, _ = graph()
+    layout = rg.distributed.Layout.even(NODES, mesh.size())
+    part = rg.distributed.NodePartition.cut(mesh, layout, index)
+    return part, part.labels(types[part.edge_ids], RELATIONS), attr[part.edge_ids]
+
+
+def backward_on_nodes(model, x, split):
+    """Forward and backward of the nodes of this process; gradients are summed over the processes."""
+    part, labels, attr = split
+    nodes = x.reshape(-1)[: NODES * NODE_WIDTH].view(NODES, NODE_WIDTH)[part.node_ids[: part.num_own]]
+    model(nodes, labels, attr, with_halo=part.with_halo).square().sum().backward()
+    for parameter in model.parameters():
+        distributed.all_reduce(parameter.grad)
+
+
+class DiesWriting(checkpoint.FileSystemWriter):
+    """A process that is killed when half of its part of a checkpoint is in the folder."""
+
+    def write_data(self, plan, planner):
+        super().write_data(plan, planner)
+        for file in Path(self.path).glob(f"{plan.storage_data.prefix}*"):
+            os.truncate(file, file.stat().st_size // 2)
+        killed()
 
 
 def break_between(layers, world):
@@ -172,8 +231,8 @@ def one_process(world, rank, root):
     try:
         limit = datetime.timedelta(seconds=LIMIT if world.fault else HOPELESS)
         store = f"file://{root}/store of {world.name}"
-        distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=limit)
-        found = train(world, init_device_mesh("cpu", (2,)), root)
+        distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=world.size, timeout=limit)
+        found = train(world, init_device_mesh("cpu", (world.size,)), root)
         torch.save(found, place.with_suffix(".pt"))
         distributed.barrier()
         distributed.destroy_process_group()
@@ -184,9 +243,9 @@ def one_process(world, rank, root):
 
 
 def start(world, root):
-    """The ids of two processes, copies of this one."""
+    """The ids of its processes, copies of this one."""
     found = []
-    for rank in range(2):
+    for rank in range(world.size):
         process = os.fork()
         if process == 0:
             status = 1
@@ -215,9 +274,9 @@ def run(worlds, root):
     started = [(world, start(world, root)) for world in worlds]
     until, found = time.monotonic() + HOPELESS, {}
     for world, processes in started:
-        statuses = [end_of(processes[0], until)]
-        statuses.append(end_of(processes[1], 0 if world.fault == "frozen" else until))
-        texts = [root / f"{world.name} {rank}.txt" for rank in range(2)]
+        ends = [0 if world.fault == "frozen" and rank == 1 else until for rank in range(world.size)]
+        statuses = [end_of(process, end) for process, end in zip(processes, ends, strict=True)]
+        texts = [root / f"{world.name} {rank}.txt" for rank in range(world.size)]
         errors = [text.read_text() if text.exists() else "" for text in texts]
         found[world.name] = {"statuses": statuses, "errors": errors}
     return found
@@ -232,11 +291,27 @@ def phases(full):
         return [World(mode, fault, place, f"{fault} {place} {mode}") for place in places for mode in split[place]]
 
     killed = broken("killed", "forward", "backward")
-    yield [World(mode, None, "", f"whole {mode}") for mode in modes]
-    yield killed
-    yield [world._replace(fault=None, place="") for world in killed]
+    killed += [World("nodes", "killed", place, f"killed {place} nodes") for place in ("forward", "backward")]
+    saving = [World(mode, "killed", "saving", f"killed saving {mode}", dropout=0.0) for mode in modes]
+    whole = [World(mode, None, "", f"whole {mode}") for mode in (*modes, "nodes")]
+    yield [*whole, *{unbroken(world): None for world in saving}]
+    yield [*killed, *saving]
+    yield [*map(resumed, killed), *map(resumed, saving)]
     unequal = [World(method, SHORTENS, "forward", f"{SHORTENS} {method}") for method in METHODS]
     yield [*broken("frozen", "forward"), *unequal, *broken("raises", "forward", "inside", "backward")]
+
+
+def resumed(world):
+    """The world that goes on from the checkpoints of a killed one; after a broken one with more processes."""
+    return world._replace(fault=None, place="", size=4 if world.place == "saving" else world.size)
+
+
+def unbroken(world):
+    """The world that has what a resumed one must have; without dropout one process has it too."""
+    if world.place == "saving":
+        mode = "TP" if world.mode == "TP" else METHODS[0]  # TP has other parameters: projections in three
+        return World(mode, None, "", f"whole {mode} on one", 1, 0.0)
+    return World(world.mode, None, "", f"whole {world.mode}")
 
 
 def main(root, full):

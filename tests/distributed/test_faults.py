@@ -6,6 +6,7 @@ All worlds run in one process and its copies: see ``fault_worlds``.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -18,7 +19,7 @@ if not distributed.is_available():
 if sys.platform != "linux":
     pytest.skip("copies of a process are safe on Linux only", allow_module_level=True)
 
-from tests.distributed.fault_worlds import EVERY, METHODS, World, phases
+from tests.distributed.fault_worlds import EVERY, METHODS, phases, resumed, unbroken
 
 
 @pytest.fixture(scope="module")
@@ -43,29 +44,35 @@ def worlds(fault):
     for full in (False, True):
         marks = [pytest.mark.slow] if full else []
         for world in (world for phase in phases(full) for world in phase):
-            resumed = world.fault is None and not world.folder.startswith("whole")
-            if world.fault == fault and not resumed:
-                words = [world.mode, world.place, "all" if full else ""]
+            goes_on = world.fault is None and not world.folder.startswith("whole")
+            if world.fault == fault and not goes_on:
+                words = [world.mode, world.place, "" if world.size == 2 else str(world.size), "all" if full else ""]
                 found.append(pytest.param(world, full, marks=marks, id=", ".join(filter(None, words))))
     return pytest.mark.parametrize(("world", "full"), found)
 
 
 @worlds(None)
-def test_without_a_fault_both_end_well(outcomes, world, full):
-    assert outcomes(full)[1][world.name] == {"statuses": [0, 0], "errors": ["", ""]}
+def test_without_a_fault_all_end_well(outcomes, world, full):
+    assert outcomes(full)[1][world.name] == {"statuses": [0] * world.size, "errors": [""] * world.size}
 
 
 @worlds("killed")
 def test_a_killed_process_ends_the_other_and_the_run_resumes(outcomes, world, full):
+    """From the last whole checkpoint; one killed while saving leaves half of one, and twice the processes go on."""
     folder, found = outcomes(full)
     assert found[world.name]["statuses"] == [1, -9]
-    assert found[world.name]["errors"][0].startswith("RuntimeError: ")
-    resumed, unbroken = world._replace(fault=None, place=""), World(world.mode, None, "", f"whole {world.mode}")
-    assert found[resumed.name] == {"statuses": [0, 0], "errors": ["", ""]}
-    for rank in range(2):
-        (began, got), (_, wanted) = (torch.load(folder / f"{each.name} {rank}.pt") for each in (resumed, unbroken))
+    assert re.match(r"(RuntimeError|CheckpointException): ", found[world.name]["errors"][0])
+    if world.place == "saving":
+        assert any((folder / world.folder / str(2 * EVERY)).iterdir())
+    after, whole = resumed(world), unbroken(world)
+    assert found[after.name] == {"statuses": [0] * after.size, "errors": [""] * after.size}
+    _, wanted = torch.load(folder / f"{whole.name} 0.pt")
+    for rank in range(after.size):
+        began, got = torch.load(folder / f"{after.name} {rank}.pt")
         assert began == EVERY
-        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+        # a bias of keys has no gradient but rounding, which Adam divides by 1e-8, and which depends on the split
+        bound = 1e-12 if after.size == whole.size else 1e-10
+        torch.testing.assert_close(got, wanted, rtol=bound, atol=bound)
 
 
 @worlds("frozen")
@@ -92,5 +99,5 @@ def test_lengths_that_become_unequal_in_a_later_layer_end_both(outcomes, world, 
 
 
 def test_each_method_meets_each_fault():
-    few = {(world.mode, world.fault) for worlds in phases(False) for world in worlds}
+    few = {(world.mode, world.fault) for worlds in phases(False) for world in worlds if world.mode != "nodes"}
     assert few == {(method, fault) for method in METHODS for fault in (None, "killed", "frozen", "raises", "shortens")}

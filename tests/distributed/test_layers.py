@@ -91,18 +91,11 @@ REFUSED = {
     "mask of pairs without all keys": r"ValueError: attn_mask must have all \d+ keys",
     "parallel edges": r"NotImplementedError: impl='chunked' has one score per pair, so parallel edges cannot",
     "maps over parallel edges": r"NotImplementedError: value_map needs one label per pair, got edges with duplicates=",
-    "a table that is no tensor": r"TypeError: key_table must be a Tensor, got list",
-    "a table that is no tensor on one process": r"TypeError: key_table must be a Tensor, got int; on process 1",
-    "an unknown impl on one process": r"ValueError: impl must be the same on all processes, got None .*, 'fast' on",
     "a causal order without an offset": r"ValueError: q_offset must be given with is_causal when queries and keys diff",
     "other widths in a layer": r"ValueError: query must be the same .*, 4, 16\] on process 0, .*, 4, 15\] on process 1",
     "padding on one process": r"ValueError: key_padding_mask must be the same .* got None on process 0, torch.bool",
     "a mask of another length in a layer": r"ValueError: attn_mask must be the same .*, 8\] on process 0, .*, 9\] on",
     "ids without rows in a layer": r"ValueError: labels must have shape \[N_q, N_k\] .*, got \[8\]; on process 1",
-    "a flag that is no bool in a layer": r"TypeError: need_weights must be a bool, got int; on process 1",
-    "a flag that is no bool": r"TypeError: need_lse must be a bool, got int; on process 1",
-    "sparse offsets": r"ValueError: q_offset must be a dense Tensor",
-    "a list in a layer": r"TypeError: query must be a Tensor, got list; on process 1",
 }
 """Errors that each method raises."""
 

@@ -10,7 +10,7 @@ from torch import Tensor, distributed
 
 from relgraph.arguments import check
 from relgraph.call import Answer, AttentionAux, Drawn, Given, check_labels_type, labels_from_ids
-from relgraph.call.check import BATCHED, PACKED
+from relgraph.call.check import BATCHED, PACKED, check_ids
 from relgraph.distributed.collectives import gather
 from relgraph.distributed.context import gathered, heads, masks, ring
 from relgraph.distributed.context.agreement import common_bits, described, fingerprint, form_of, shared_seed
@@ -71,9 +71,17 @@ class Calls(Region):
             found = check()
         except KINDS as raised:
             error = raised
-        raise_together(error, {} if isinstance(error, TypeError) else texts, self.device, self.group)
+        self._raise_together(error, {} if isinstance(error, TypeError) else texts)
         self._agreed.add(known)
         return cast(Checked, found)
+
+    def _raise_together(self, error: Exception | None, texts: Mapping[str, str]) -> None:
+        """Raise an error on all processes. They then compare all calls again: what they agreed on may differ."""
+        try:
+            raise_together(error, texts, self.device, self.group)
+        except KINDS:
+            self._agreed.clear()
+            raise
 
     def _print(self, labels: Labels, *, whole: bool = True) -> str:
         """What identifies labels, computed once for each."""
@@ -138,7 +146,7 @@ class Calls(Region):
             axes = masks.Axes.of(mask, queries, keys, self.rank)
             if not masks.clear(queries, keys):
                 axes = masks.Axes(*common_bits(list(axes), self.device, self.group))
-                raise_together(_wrong_mask(mask, axes, keys), {}, self.device, self.group)
+                self._raise_together(_wrong_mask(mask, axes, keys), {})
             axes = axes.settled()
             whole = whole._replace(own_mask=axes.rows == masks.OWN)
             if axes.keys == masks.OWN:
@@ -176,8 +184,9 @@ class Calls(Region):
         """Raise the error that was found already, or that of the whole call."""
         if error is not None:
             raise error
-        if any(given.get(name) is not None for name in ("edge_attr", "edge_key", "edge_value")):
-            raise NotImplementedError("edge_attr cannot be cut by rows and keys: leave the context_parallel block")
+        for name in ("edge_attr", "edge_key", "edge_value"):
+            if given.get(name) is not None:
+                raise NotImplementedError(f"{name} cannot be cut by rows and keys: leave the context_parallel block")
         assert split is not None
         whole, queries, keys = split
         if whole.labels is not None:
@@ -227,4 +236,7 @@ def _labels_of(given: Given) -> Labels | None:
         x = check.floating(name, given[name])
         if x.dim() != (3 if packed else 4):
             raise ValueError(f"{name} must have shape {PACKED if packed else BATCHED}, got {list(x.shape)}")
-    return labels_from_ids(labels, given) if isinstance(labels, Tensor) else labels
+    if isinstance(labels, Tensor):
+        check_ids(labels)
+        return labels_from_ids(labels, given)
+    return labels
