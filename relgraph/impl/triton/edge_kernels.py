@@ -329,7 +329,6 @@ def by_key_kernel(
             scores = _hidden(scores, ADDED, pair_at, live)
             lse = tl.load(LSE + row, mask=live, other=0.0)
             lse = tl.where(lse == float("-inf"), 0.0, lse)
-            delta = tl.load(DELTA + row, mask=live, other=0.0)
             # weights, gradients of the value and of the scores
             weight = tl.exp2(scores - lse)
             factor_at = lane.to(tl.int64) * factor_lane + pair
@@ -341,6 +340,7 @@ def by_key_kernel(
                 do = tl.load(OUT_GRAD + do_at[:, None] + w[None, :], mask=inside, other=0.0)
                 product = tl.sum(do * v[None, :], 1)
                 dv += (weight * kept)[:, None] * do
+            delta = tl.load(DELTA + row, mask=live, other=0.0)
             ds = _score_gradient(weight, product, kept, SUMS_GRAD, MASS_GRAD, row * labels, label, delta)
             if SCORE > 0:
                 ds *= bent
