@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar, get_type_hints
 
 from torch import Tensor
 
@@ -63,7 +63,7 @@ def takes_options(*left_out: str) -> Callable[[_Function], _Function]:
         own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
         added = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=annotation)
-            for name, annotation in inspect.get_annotations(Options).items()
+            for name, annotation in get_type_hints(Options).items()
             if name not in left_out
         ]
         before = [x for x in own if x.kind is not x.KEYWORD_ONLY]
