@@ -154,14 +154,12 @@ def check_labels_type(labels: Any) -> None:
 
 
 def check_ids(ids: Tensor) -> None:
-    """Raise an error unless raw ids are integers in memory, with one or no axis of batch rows."""
+    """Raise an error unless raw ids are integers in memory."""
     check.tensor("labels", ids)
     check.unmapped("labels", ids)
     check_local(labels=ids)
     if ids.dtype not in check.INTEGER_DTYPES:
         raise ValueError(f"labels must have an integer dtype, got {ids.dtype}")
-    if ids.dim() not in (2, 3):
-        raise ValueError(f"labels must have shape [N_q, N_k] or [B, N_q, N_k], got {list(ids.shape)}")
 
 
 def check_labels_fit(labels: Labels | Tensor, batch: int, q_len: int, k_len: int, device: torch.device) -> None:

@@ -344,10 +344,11 @@ while [ "$1" != -o ]; do shift; done
 {does}
 """
 PRETENCES = {
-    "no file": ('rm "$2"', "cannot open shared object file"),
+    "no file": ('rm "$2"', "No such file or directory"),
     "an empty file": ("true", "file too short"),
     "no library": ('echo library > "$2"', "file too short"),
     "a library of something else": ('cp {other} "$2"', "undefined symbol: relgraph_message"),
+    "half a library": ('head -c 20000 {other} > "$2"', "the file ends too early"),
 }
 
 
@@ -470,9 +471,12 @@ def test_the_folder_is_where_caches_are(fresh, monkeypatch, tmp_path):
     assert build._folder() == tmp_path / "home" / ".cache" / "relgraph"
 
 
-def test_a_file_that_is_no_library(fresh, copying):
+@pytest.mark.parametrize("left", [17, 40_000])
+def test_a_library_that_was_cut_off(left, fresh, copying):
     path = build.library()
-    path.write_text("half of a library")
+    begin = path.read_bytes()[:left]
+    path.unlink()  # not written over: this process has loaded the file
+    path.write_bytes(begin)
     assert reason().startswith(f"the library {path} does not load (")
     assert reason().endswith("; delete it, or set RELGRAPH_CACHE to a folder whose files may be run")
 

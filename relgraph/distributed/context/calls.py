@@ -238,5 +238,7 @@ def _labels_of(given: Given) -> Labels | None:
             raise ValueError(f"{name} must have shape {PACKED if packed else BATCHED}, got {list(x.shape)}")
     if isinstance(labels, Tensor):
         check_ids(labels)
+        if labels.dim() not in (2, 3):
+            raise ValueError(f"labels must have shape [N_q, N_k] or [B, N_q, N_k], got {list(labels.shape)}")
         return labels_from_ids(labels, given)
     return labels

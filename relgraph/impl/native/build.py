@@ -21,6 +21,7 @@ import os
 import platform
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -372,9 +373,22 @@ def _compile(command: Sequence[str], path: Path) -> None:
 # ---- loading ----
 
 
+def _is_cut_off(path: Path) -> bool:
+    """Whether a library lacks its end, by its own header: to load it would kill the process with a bus error."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:4] != b"\x7fELF":
+        return False  # the loader refuses it
+    # 64-bit ELF: where the table of sections begins, which linkers write last, and the size and number of its entries
+    begin, _, _, _, _, size, count = struct.unpack_from("=QIHHHHH", header, 0x28)
+    return path.stat().st_size < begin + size * count
+
+
 def _open(path: Path, broken: str, advice: str) -> ctypes.CDLL:
     """The library, if it has all functions and both languages agree on the structs; else what to say and to advise."""
     try:
+        if _is_cut_off(path):
+            raise OSError("the file ends too early")
         opened = ctypes.CDLL(str(path))
         opened.relgraph_message.restype = ctypes.c_char_p
         sizes = {name: getattr(opened, name) for name in STRUCTS}
