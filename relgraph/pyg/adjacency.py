@@ -14,6 +14,7 @@ from torch_geometric.utils import is_sparse, scatter, to_edge_index
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_edges
 from relgraph.labels import EdgeLabels, Labels
+from relgraph.labels.memory import makes_plain, memory_of
 
 
 @dataclass(frozen=True)
@@ -21,21 +22,23 @@ class Edges:
     """Checked edges."""
 
     index: Tensor  # [2, E], (source, target) by column
-    types: Tensor | None  # [E], relations
+    ids: Tensor | None  # [E], relations, in any integer dtype
     attr: Tensor | None  # [E, F]
     sizes: tuple[int, int]  # the number of sources and of targets
     num_relations: int | None
-    given: EdgeLabels | None = None  # if the edges came as labels
+    known: EdgeLabels | None = None  # labels that came in place of edges, or that an earlier call made of them
     looped: bool = False  # whether self-loops were replaced
+
+    @property
+    def types(self) -> Tensor | None:
+        """``[E]``, relations, as indices."""
+        return None if self.ids is None else self.ids.long()
 
     def labels(self) -> EdgeLabels:
         """The edges as labels; all unlabeled if there are no relations."""
-        if self.given is not None:
-            return self.given
-        ids = self.types
-        if ids is None:
-            ids = torch.full_like(self.index[0], -1, dtype=torch.int64)
-        return EdgeLabels._trusted(self.index, ids, self.num_relations or 0, self.sizes[1], self.sizes[0])
+        if self.known is not None:
+            return self.known
+        return _labels(self.index, self.ids, self.sizes, self.num_relations)
 
 
 def check_nodes(name: str, nodes: Any, width: int, weight: Tensor | None = None) -> Tensor:
@@ -62,22 +65,55 @@ def read_edges(
     edge_dim: int | None,
 ) -> Edges:
     """Check the edges that a layer was called with."""
-    given = None
-    if isinstance(edge_index, Labels) and not isinstance(edge_index, EdgeLabels):
-        got = type(edge_index).__name__
-        raise TypeError(f"edge_index must be edges, got {got}: RelationGlobalAttention takes labels of all pairs")
-    if isinstance(edge_index, EdgeLabels):
-        given = edge_index
-        edge_index, edge_type = _from_labels(given, edge_type, sizes, num_relations)
+    known = None
+    if type(edge_index) is Tensor and edge_index.layout is torch.strided:
+        known = _remembered(edge_index, edge_type, sizes, num_relations)
+    elif isinstance(edge_index, Labels):
+        known = _check_labels(edge_index, edge_type, sizes, num_relations)
     elif isinstance(edge_index, SparseTensor) or (isinstance(edge_index, Tensor) and is_sparse(edge_index)):
         edge_index, edge_type, edge_attr = _from_sparse(
             edge_index, edge_type, edge_attr, sizes, num_relations, edge_dim
         )
-    index = _check_index(edge_index, sizes)
-    types = _check_types(edge_type, index, num_relations)
+    if known is None:
+        index, ids = _check_edges(edge_index, edge_type, sizes, num_relations)
+    else:
+        index, ids = known.edge_index, None if num_relations is None else known.ids
     attr = _check_attr(edge_attr, index, edge_dim)
-    check.same_device(edge_index=index, edge_type=types, edge_attr=attr)
-    return Edges(index, types, attr, sizes, num_relations, given)
+    if attr is not None and attr.device != index.device:
+        check.same_device(edge_index=index, edge_attr=attr)
+    return Edges(index, ids, attr, sizes, num_relations, known)
+
+
+def _remembered(
+    edge_index: Tensor, edge_type: Any, sizes: tuple[int, int], num_relations: int | None
+) -> EdgeLabels | None:
+    """The labels of these edges, checked and made once for all layers and steps; None if they cannot be remembered."""
+    if not (edge_type is None or type(edge_type) is Tensor) or not makes_plain():
+        return None
+    owners = [edge_index] if edge_type is None else [edge_index, edge_type]
+
+    def make() -> EdgeLabels:
+        index, ids = _check_edges(edge_index, edge_type, sizes, num_relations)
+        # tensors of their own over the same numbers: what is remembered must not lead back to its owners
+        return _labels(index.detach(), None if ids is None else ids.detach(), sizes, num_relations)
+
+    return memory_of(owners, ("edges", sizes, num_relations)).once("labels", make)
+
+
+def _labels(index: Tensor, ids: Tensor | None, sizes: tuple[int, int], num_relations: int | None) -> EdgeLabels:
+    """Checked edges as labels."""
+    if ids is None:
+        ids = torch.full_like(index[0], -1, dtype=torch.int64)
+    return EdgeLabels._trusted(index, ids, num_relations or 0, sizes[1], sizes[0])
+
+
+def _check_edges(
+    edge_index: Any, edge_type: Any, sizes: tuple[int, int], num_relations: int | None
+) -> tuple[Tensor, Tensor | None]:
+    index = _check_index(edge_index, sizes)
+    ids = _check_types(edge_type, index, num_relations)
+    check.same_device(edge_index=index, edge_type=ids)
+    return index, ids
 
 
 def with_self_loops(edges: Edges, fill_value: float | Tensor | str, relation: int) -> Edges:
@@ -86,10 +122,10 @@ def with_self_loops(edges: Edges, fill_value: float | Tensor | str, relation: in
     The number of new loops is the smaller one of sources and targets; ``relation`` is theirs.
     """
     count, keep = min(edges.sizes), edges.index[0] != edges.index[1]
-    index, types, attr = edges.index[:, keep], edges.types, edges.attr
+    index, ids, attr = edges.index[:, keep], edges.types, edges.attr
     loops = torch.arange(count, device=index.device, dtype=index.dtype)
-    if types is not None:
-        types = torch.cat([types[keep], types.new_full((count,), relation)])
+    if ids is not None:
+        ids = torch.cat([ids[keep], ids.new_full((count,), relation)])
     if attr is not None:
         attr = check.floating("edge_attr", attr)[keep]
         if isinstance(fill_value, str):
@@ -100,7 +136,7 @@ def with_self_loops(edges: Edges, fill_value: float | Tensor | str, relation: in
             filled = attr.new_full((count, attr.shape[1]), fill_value)
         attr = torch.cat([attr, filled])
     index = torch.cat([index, loops.repeat(2, 1)], 1)
-    return replace(edges, index=index, types=types, attr=attr, given=None, looped=True)
+    return replace(edges, index=index, ids=ids, attr=attr, known=None, looped=True)
 
 
 def with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
@@ -113,9 +149,10 @@ def with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
     return (edges.index if edges.looped or isinstance(edge_index, EdgeLabels) else edge_index), alpha
 
 
-def _from_labels(
-    labels: EdgeLabels, edge_type: Any, sizes: tuple[int, int], num_relations: int | None
-) -> tuple[Tensor, Tensor | None]:
+def _check_labels(labels: Labels, edge_type: Any, sizes: tuple[int, int], num_relations: int | None) -> EdgeLabels:
+    if not isinstance(labels, EdgeLabels):
+        got = type(labels).__name__
+        raise TypeError(f"edge_index must be edges, got {got}: RelationGlobalAttention takes labels of all pairs")
     if edge_type is not None:
         raise ValueError("edge_type must be left out with EdgeLabels, which hold the relations")
     if labels.default is not None or labels.batch is not None:
@@ -123,7 +160,7 @@ def _from_labels(
     if labels.num_labels != (wanted := num_relations or 0):
         raise ValueError(f"edge_index, given as labels, must have {wanted} relations, got {labels.num_labels}")
     _check_size("labels", (labels.k_len, labels.q_len), sizes)
-    return labels.edge_index, None if num_relations is None else labels.ids
+    return labels
 
 
 def _from_sparse(
