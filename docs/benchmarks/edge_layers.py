@@ -76,12 +76,14 @@ def theirs(inputs: Inputs) -> Made:
 
 
 def ours(impl: str | None) -> Callable[[Inputs], Made]:
-    """RelationConv with the same weights; every call sorts the edges."""
+    """RelationConv with the same weights; every call sorts the edges, as the first layer does with each new batch."""
 
     def make(inputs: Inputs) -> Made:
         options = {} if impl is None else {"impl": impl}
         conv = rg.pyg.from_transformer_conv(inputs.conv, edge_types=True, **options).to(inputs.device, inputs.dtype)
-        return inputs.made(conv, lambda: conv(inputs.x, inputs.index, inputs.types), "sorting of edges included")
+        return inputs.made(
+            conv, lambda: conv(inputs.x, inputs.index.clone(), inputs.types), "sorting of edges included"
+        )
 
     return make
 
@@ -110,7 +112,7 @@ def ours_additive(inputs: Inputs) -> Made:
     """RelationConv with the weights of that GATv2Conv; every call sorts the edges."""
     conv = rg.pyg.from_gatv2_conv(inputs.additive, edge_types=True)
     note = "additive scores; sorting of edges included"
-    return inputs.made(conv, lambda: conv(inputs.x, inputs.index, inputs.types), note)
+    return inputs.made(conv, lambda: conv(inputs.x, inputs.index.clone(), inputs.types), note)
 
 
 def relational(inputs: Inputs) -> Made:

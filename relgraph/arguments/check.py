@@ -71,7 +71,9 @@ def has_autocast(device_type: str) -> bool:
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
     """The dtype of autocast on this kind of device; None if it is off or missing."""
-    if not has_autocast(device_type) or not torch.is_autocast_enabled(device_type):
+    if device_type != "cpu" and not has_autocast(device_type):
+        return None
+    if not torch.is_autocast_enabled(device_type):
         return None
     return torch.get_autocast_dtype(device_type)
 

@@ -23,6 +23,8 @@ def offset_of(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: 
                 break
         else:
             return 0
+    if q_offset is None and len(own) == 1 and own[0] is not None:
+        return own[0]
     graphs = None if plan.k_ptr is None else plan.k_ptr.shape[0] - 1
     check_offset(q_offset, graphs)
     if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None and q_offset.shape[0] != query.shape[0]:

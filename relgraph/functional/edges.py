@@ -101,7 +101,7 @@ def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[T
     call, impl = check_call(given, nodes=True), given.get("impl")
     if impl is not None:
         check.choice("impl", impl, ("edges", "native", "triton"))
-    if check.boolean("need_weights", need_weights):
+    if need_weights is not False and check.boolean("need_weights", need_weights):
         if impl not in (None, "edges"):
             raise NotImplementedError(f"impl={impl!r} does not support need_weights here; use impl='edges'")
         impl = "edges"

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +48,7 @@ class _Kernels(NamedTuple):
     twin: Forward | None
     direct: bool
     keeps_plain: bool
+    check: Callable[[Problem], None] | None
 
 
 _KERNELS: dict[str, _Kernels] = {}
@@ -62,6 +64,7 @@ def plug(
     twin: Forward | None = None,
     direct: bool = False,
     keeps_plain: bool = False,
+    check: Callable[[Problem], None] | None = None,
 ) -> None:
     """Register the two functions under ``name``.
 
@@ -75,8 +78,10 @@ def plug(
             are differentiated again. Without it there is no second derivative.
         direct: whether the functions may be called without a custom op.
         keeps_plain: whether backward needs the output without the value term if forward adds it.
+        check: raises if a problem from the flat arguments of the op, which anyone may call, has tensors that do not
+            fit; :func:`run` is given checked calls.
     """
-    _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct, keeps_plain)
+    _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct, keeps_plain, check)
 
 
 def plug_again(name: str, before: Callable[[Problem], None], new_name: str) -> None:
@@ -153,10 +158,13 @@ def run(
     header, numbers = [fixed, columns, *map(int, flags)], (call.scale, call.dropout_p)
     if _KERNELS[kernels].direct and unwatched(tensors):
         rest = call.plan, header, *numbers, call.score, memo_of(call.plan)
-        if torch.is_grad_enabled():
-            for x in tensors:
-                if x is not None and x.requires_grad:
-                    return Outputs(*_Direct.apply(kernels, rest, *tensors))
+        there, learns = [], False
+        for x in tensors:
+            if x is not None:
+                there.append(x)
+                learns = learns or x.requires_grad
+        if learns and torch.is_grad_enabled():
+            return Outputs(*_Direct.apply((kernels, rest, [x is not None for x in tensors]), *there))
         return _KERNELS[kernels].forward(_problem(tensors, *rest))
     plan, ints = encode(call.plan)
     ints = [*header, *ints]
@@ -218,6 +226,14 @@ def _decoded(
     return _problem(tensors, decode(plan, plan_ints), header, scale, p, score.decode(named), (plan, plan_ints))
 
 
+def _checked(kernels: str, problem: Problem) -> Problem:
+    """The problem, if these kernels may have it."""
+    check = _KERNELS[kernels].check
+    if check is not None:
+        check(problem)
+    return problem
+
+
 def _learn(header: Sequence[int]) -> list[bool]:
     """Which of the tensors have a gradient if they are given."""
     mask_learns, vectors_learn = bool(header[5]), bool(header[8])
@@ -232,7 +248,7 @@ def _at_places(found: Sequence[Tensor], given: Sequence[bool], header: Sequence[
 
 def _attend(*args: Any) -> tuple[Tensor, ...]:
     tensors, (*flat, kernels) = args[:_TENSORS], args[_TENSORS:]
-    outputs = _KERNELS[kernels].forward(_decoded(tensors, *flat))
+    outputs = _KERNELS[kernels].forward(_checked(kernels, _decoded(tensors, *flat)))
     return tuple(outputs.lse.new_empty(0) if out is None else out.contiguous() for out in outputs)
 
 
@@ -251,7 +267,8 @@ def _attend_backward(*args: Any) -> list[Tensor]:
     grads, saved, given, *flat, kernels = args
     filled = _fill([*saved, *grads], given)
     tensors, outputs, incoming = filled[:_TENSORS], filled[_TENSORS:-_OUTPUTS], filled[-_OUTPUTS:]
-    found = _KERNELS[kernels].backward(_decoded(tensors, *flat), Outputs(*outputs), Outputs(*incoming))
+    problem = _checked(kernels, _decoded(tensors, *flat))
+    found = _KERNELS[kernels].backward(problem, Outputs(*outputs), Outputs(*incoming))
     return [grad.contiguous() for grad in found if grad is not None]
 
 
@@ -378,10 +395,15 @@ _register("attend_unrecorded", (torch.Tag.cudagraph_unsafe,))
 
 
 class _Direct(torch.autograd.Function):
-    """The primitive without the ops, as :func:`run` calls it, with the second derivative of the op of backward."""
+    """The primitive without the ops, as :func:`run` calls it, with the second derivative of the op of backward.
+
+    It takes only the tensors that are given, because torch's Python goes through its arguments one by one.
+    """
 
     @staticmethod
-    def forward(ctx: Any, kernels: str, rest: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, what: tuple[Any, ...], *there: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        kernels, rest, ctx.there = what
+        tensors = _fill(there, ctx.there)
         outputs = _KERNELS[kernels].forward(_problem(tensors, *rest))
         ctx.needed = _needed(rest[1], _keeps_plain(kernels, tensors))
         ctx.save_for_backward(*tensors, *_at_needed(outputs, ctx.needed))
@@ -393,7 +415,7 @@ class _Direct(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         used = _at_needed(grads, ctx.needed)
         if all(g is None for g in used):
-            return (None,) * (2 + _TENSORS)
+            return (None,) * (1 + sum(ctx.there))
         saved = ctx.saved_tensors
         given = [x is not None for x in saved]
         plan, header, scale, p, named, _ = ctx.rest
@@ -401,10 +423,10 @@ class _Direct(torch.autograd.Function):
             plan_tensors, ints = encode(plan)
             options = [*header, *ints], scale, p, score.encode(named), ctx.kernels
             there = [x for x in saved if x is not None]
-            return (None, None, *_differentiate(given, there, used, plan_tensors, options))
+            return None, *compress(_differentiate(given, there, used, plan_tensors, options), ctx.there)
         problem, outputs = _problem(saved[:_TENSORS], *ctx.rest), Outputs(*saved[_TENSORS:])
         found = [g for g in _KERNELS[ctx.kernels].backward(problem, outputs, Outputs(*used)) if g is not None]
-        return (None, None, *_at_places(found, given, header))
+        return None, *compress(_at_places(found, given, header), ctx.there)
 
 
 def unwatched(tensors: Sequence[Tensor | None]) -> bool:

@@ -89,7 +89,7 @@ class Problem:
             return self.plan_key
         return Memory() if self.plan_key is None else plan_memo(*self.plan_key)
 
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype:
         """The dtype of scores and sums."""
         return accumulation_dtype(self.query.dtype)

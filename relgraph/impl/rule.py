@@ -212,9 +212,9 @@ def _native(call: Call) -> str | None:
     if by_rows.unknown_score(call) or call.value_map is not None or (call.edge is not None and not edges_only):
         what = "value_map" if call.value_map is not None else "edge_attr" if call.edge is not None else "other score"
         return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
-    if edges_only and "query" in call.tables[0].batched:
+    if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
-    if _learns(call.mask):
+    if call.mask is not None and _learns(call.mask):
         return f"gives no gradient to attn_mask; {other}"
     if call.query.device.type not in ("cpu", "meta"):  # tensors on meta count as CPU tensors
         return f"needs CPU tensors, got {call.query.device.type}; {other}"

@@ -97,14 +97,19 @@ def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], 
     return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
 
 
+_NONE = Tables()
+
+
 def split_batched(tables: Sequence[Tables]) -> tuple[tuple[Tables, ...], tuple[Tables, ...]]:
     """The tables whose kind has a batch axis in no part, with scores by row; and those whose kind has one in some part.
 
     Kernels that add tables themselves take the first. The others become B, C and a product with the sums by label.
     """
-    kinds = {kind for table in tables for kind in table.batched}
+    kinds: set[str] = set()
+    for table in tables:
+        kinds.update(table.batched)
     if not kinds:
-        return tuple(tables), (Tables(),) * len(tables)
+        return tuple(tables), (_NONE,) * len(tables)
     inside = tuple(table._replace(**dict.fromkeys(kinds)) for table in tables)
     outside = tuple(Tables(**{kind: getattr(table, kind) for kind in kinds}) for table in tables)
     return inside, outside

@@ -81,7 +81,10 @@ class _Entry(NamedTuple):
 
     def belongs_to(self, owners: Sequence[Any], versions: list[int]) -> bool:
         """Whether it was made for these objects, not for others whose numbers they have now, and as they are."""
-        return self.versions == versions and all(ref() is one for ref, one in zip(self.owners, owners, strict=True))
+        for ref, one in zip(self.owners, owners, strict=True):
+            if ref() is not one:
+                return False
+        return self.versions == versions
 
 
 _entries = Memory(1024)  # plans point to theirs, which stay with them in any case
@@ -98,10 +101,15 @@ def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = 
     Returns:
         Without owners, or with tensors of inference mode, whose changes nobody counts, an empty one that nothing keeps.
     """
-    if not owners or any(isinstance(one, Tensor) and one.is_inference() for one in owners):
+    versions = []
+    for one in owners:
+        is_tensor = isinstance(one, Tensor)
+        if is_tensor and one.is_inference():
+            return Memory(most)
+        versions.append(one._version if is_tensor else 0)
+    if not owners:
         return Memory(most)
     key = which, *map(id, owners)
-    versions = versions_of(owners)
     known: _Entry | None = _entries.found.get(key)
     if known is not None and known.belongs_to(owners, versions):
         return known.memory
@@ -112,8 +120,3 @@ def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = 
         pop(key, None)
 
     return _entries.once(key, lambda: _Entry([weakref.ref(x, forget) for x in owners], versions, Memory(most))).memory
-
-
-def versions_of(owners: Sequence[Any]) -> list[int]:
-    """How often each tensor was changed in place; 0 for other objects."""
-    return [one._version if isinstance(one, Tensor) else 0 for one in owners]

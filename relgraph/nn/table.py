@@ -136,14 +136,16 @@ class LabelTable(nn.Module):
             return self._rows_from_bank(self.bank, features)
         if features is not None:
             raise ValueError("features must be None for a table without a bank, got features")
-        assert self.rows is not None
-        check_gathered(self.rows, by_heads=self.by_heads)
+        rows = self.rows
+        assert rows is not None
+        if type(rows) is not nn.Parameter:
+            check_gathered(rows, by_heads=self.by_heads)
         if self.frozen is None:
-            return kept(self, self.rows)
+            return rows if type(self) is LabelTable else kept(self, rows)
         # not one split: where the rows are a DTensor, its backward needs a gradient of the frozen row too
-        at, count = self.frozen, self.rows.shape[self._axis]
-        before, row = self.rows.narrow(self._axis, 0, at), self.rows.narrow(self._axis, at, 1)
-        after = self.rows.narrow(self._axis, at + 1, count - at - 1)
+        at, count = self.frozen, rows.shape[self._axis]
+        before, row = rows.narrow(self._axis, 0, at), rows.narrow(self._axis, at, 1)
+        after = rows.narrow(self._axis, at + 1, count - at - 1)
         return torch.cat([before, torch.zeros_like(row), after], self._axis)
 
     @property

@@ -158,7 +158,8 @@ class RelationTables(nn.Module):
                 continue
             of_kind, rows = getattr(self, kind), []
             for table, x in zip(of_kind if is_sum else (of_kind,), given, strict=True):
-                rows.append(kept(self, table(x) if table.bank is not None else table()))
+                row = table(x) if table.bank is not None else table()
+                rows.append(row if type(self) is RelationTables else kept(self, row))
             tables[f"{kind}_table"] = tuple(rows) if is_sum else rows[0]
         if self.tied:
             tables["value_table"] = tables["key_table"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from relgraph.labels.memory import Memory, makes_plain, memory_of, versions_of
+from relgraph.labels.memory import Memory, makes_plain, memory_of
 from relgraph.plan.codec import encode
 from relgraph.plan.parts import LabelPlan
 
@@ -36,10 +36,14 @@ def memo_of(plan: LabelPlan) -> Memory:
     if csr is not None and plan.edges_only:
         return csr.memory
     known = plan.memory.found.get("memo")
-    if known is not None and known[1] == versions_of(known[0]):
-        return known[2]
+    if known is not None:
+        for tensor, version in known[0]:
+            if tensor._version != version:
+                break
+        else:
+            return known[1]
     tensors, ints = encode(plan)
     memo = plan_memo(tensors, ints)
     if makes_plain() and not any(tensor.is_inference() for tensor in tensors):
-        plan.memory.found["memo"] = tensors, versions_of(tensors), memo
+        plan.memory.found["memo"] = [(tensor, tensor._version) for tensor in tensors], memo
     return memo

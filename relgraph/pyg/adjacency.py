@@ -43,7 +43,9 @@ class Edges:
 
 def check_nodes(name: str, nodes: Any, width: int, weight: Tensor | None = None) -> Tensor:
     """Return ``nodes``; raise unless they are ``[N, width]`` and ``weight`` can project them. Width -1 is any width."""
-    if check.tensor(name, nodes).dim() != 2 or (width != -1 and nodes.shape[1] != width):
+    if type(nodes) is not Tensor:
+        check.tensor(name, nodes)
+    if nodes.dim() != 2 or (width != -1 and nodes.shape[1] != width):
         wanted = "in_channels" if width == -1 else width
         raise ValueError(f"{name} must have shape [N, {wanted}], got {list(nodes.shape)}")
     if weight is None or (weight.is_meta and not nodes.is_meta):  # offloaded until it is used
@@ -52,7 +54,8 @@ def check_nodes(name: str, nodes: Any, width: int, weight: Tensor | None = None)
         not nodes.is_floating_point() or check.autocast_dtype(nodes.device.type) is None
     ):
         raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {nodes.dtype}")
-    check.same_device(**{"the layer": weight, name: nodes})
+    if nodes.device != weight.device:
+        check.same_device(**{"the layer": weight, name: nodes})
     return nodes
 
 
@@ -78,7 +81,9 @@ def read_edges(
         index, ids = _check_edges(edge_index, edge_type, sizes, num_relations)
     else:
         index, ids = known.edge_index, None if num_relations is None else known.ids
-    attr = _check_attr(edge_attr, index, edge_dim)
+    attr = None
+    if edge_attr is not None or edge_dim is not None:
+        attr = _check_attr(edge_attr, index, edge_dim)
     if attr is not None and attr.device != index.device:
         check.same_device(edge_index=index, edge_attr=attr)
     return Edges(index, ids, attr, sizes, num_relations, known)

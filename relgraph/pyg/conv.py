@@ -257,8 +257,9 @@ class RelationConv(MessagePassing):
             x: ``[N, in_channels]``, or a pair of sources and targets, ``[N_src, .]`` and ``[N_dst, .]``.
             edge_index: ``[2, E]``, (source, target) by column; an :class:`~torch_geometric.EdgeIndex`; a sparse
                 adjacency with targets as rows, whose values are relations (integers) or ``edge_attr`` (floating); or
-                :class:`~relgraph.EdgeLabels` with ``default=None``, which hold the relations and are sorted once for
-                all layers and steps. Each call sorts all other forms, also an EdgeIndex.
+                :class:`~relgraph.EdgeLabels` with ``default=None``, which hold the relations. Labels and plain tensors
+                are checked and sorted once for all layers and steps, as long as nobody changes them in place; all
+                other forms, also an EdgeIndex, in each call.
             edge_type: ``[E]``, integers in ``[-1, R)``, the relation of every edge, -1 for none; required by a layer
                 with ``num_relations``, unless ``edge_index`` holds it.
             edge_attr: ``[E, F]``, floating; required by a layer with ``edge_dim``, unless ``edge_index`` holds it.
@@ -288,9 +289,9 @@ class RelationConv(MessagePassing):
         wanted = return_attention_weights is not None
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
-        to_query = self.lin_key if self.lin_query is None else self.lin_query
-        x_src, x_dst = _check_nodes(x, self.lin_key, to_query)
-        if self.lin_query is None and x_src.shape[1] != x_dst.shape[1]:  # of a layer that infers its widths
+        to_key, to_query = self.lin_key, self.lin_query
+        x_src, x_dst = _check_nodes(x, to_key, to_key if to_query is None else to_query)
+        if to_query is None and x_src.shape[1] != x_dst.shape[1]:  # of a layer that infers its widths
             raise ValueError(
                 "x must be sources and targets of one width, as tie_projections holds 'query', "
                 f"got {x_src.shape[1]} and {x_dst.shape[1]}"
@@ -303,7 +304,8 @@ class RelationConv(MessagePassing):
                     f"edge_index must be [2, E] with flow='target_to_source', got {type(edge_index).__name__}"
                 )
         edges = self._read_edges(edge_index, edge_type, edge_attr, sizes)
-        check.same_device(x=x_src, edge_index=edges.index)
+        if x_src.device != edges.index.device:
+            check.same_device(x=x_src, edge_index=edges.index)
         query, key, value = self._project(x_src, x_dst)
         if self._fused():
             out, alpha = self._attend(query, key, value, edges, wanted)
@@ -314,8 +316,9 @@ class RelationConv(MessagePassing):
             )  # fmt: skip
             alpha, self._alpha = self._alpha, None
         out = self._with_root(out.flatten(1) if self.concat else out.mean(1), x_dst)
-        if self.out_bias is not None:
-            out = out + self.out_bias
+        bias = self.out_bias
+        if bias is not None:
+            out = out + bias
         if not wanted:
             return out
         assert alpha is not None
@@ -371,11 +374,12 @@ class RelationConv(MessagePassing):
     def _project(self, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, ``[N, H, C]``; those that share a projection are computed together."""
         shape = (-1, self.heads, self.out_channels)
-        key = self.lin_key(x_src).view(shape)
-        value = key if self.lin_value is None else self.lin_value(x_src).view(shape)
-        if self.lin_query is not None:
-            return self.lin_query(x_dst).view(shape), key, value
-        return key if x_dst is x_src else self.lin_key(x_dst).view(shape), key, value
+        to_key, to_value, to_query = self.lin_key, self.lin_value, self.lin_query
+        key = to_key(x_src).view(shape)
+        value = key if to_value is None else to_value(x_src).view(shape)
+        if to_query is not None:
+            return to_query(x_dst).view(shape), key, value
+        return key if x_dst is x_src else to_key(x_dst).view(shape), key, value
 
     def _edge_projections(self) -> tuple[Linear | None, Linear | None]:
         """The projections of ``edge_attr`` for score and output."""
@@ -385,35 +389,39 @@ class RelationConv(MessagePassing):
     def _fused(self) -> bool:
         """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
-        return plain and not (self._overrides() or followed(self) or in_func_transform())
+        changed = type(self) is not RelationConv and self._overrides()
+        return plain and not (changed or followed(self) or in_func_transform())
 
     def _overrides(self) -> bool:
         """Whether this is a subclass that overrides the message() path."""
-        own = type(self)
-        return own is not RelationConv and any(getattr(own, x) is not getattr(RelationConv, x) for x in _OVERRIDABLE)
+        return any(getattr(type(self), x) is not getattr(RelationConv, x) for x in _OVERRIDABLE)
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, edges: Edges, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         shape = (self.heads, self.out_channels, -1)
         maps: dict[str, Any] = {}
-        for name, lin in zip(("edge_key", "edge_value"), self._edge_projections(), strict=True):
-            if lin is not None:
-                maps[name] = lin.weight.view(shape)
+        if edges.attr is not None:
+            for name, lin in zip(("edge_key", "edge_value"), self._edge_projections(), strict=True):
+                if lin is not None:
+                    maps[name] = lin.weight.view(shape)
         given = {
-            "query": query, "key": key, "value": value, "labels": edges.labels(), "edge_attr": edges.attr, **maps,
+            "query": query, "key": key, "value": value, "labels": edges.known or edges.labels(),
+            "edge_attr": edges.attr, **maps,
             "dropout_p": self.dropout if self.training else 0.0, "score": self.score, "impl": self.impl,
             "value_map": None if self.value_map is None else self.value_map(),
         }  # fmt: skip
-        if self.tables is not None:
-            given |= self.tables()
+        tables = self.tables
+        if tables is not None:
+            given |= tables()
         out = attend_nodes(given, need_weights=need_weights)
         return out if isinstance(out, tuple) else (out, None)
 
     def _with_root(self, out: Tensor, x: Tensor) -> Tensor:
-        if self.lin_skip is None:
+        skip = self.lin_skip
+        if skip is None:
             return out
-        root = self.lin_skip(x)
+        root = skip(x)
         if self.lin_beta is None:
             return out + root
         gate = self.lin_beta(torch.cat([out, root, out - root], -1)).sigmoid()
@@ -428,6 +436,9 @@ class RelationConv(MessagePassing):
 
 def _check_nodes(x: Any, to_keys: Linear, to_queries: Linear) -> tuple[Tensor, Tensor]:
     """The nodes as sources and targets, checked for the two projections."""
+    if type(x) is Tensor and to_keys.in_channels == to_queries.in_channels:
+        x = check_nodes("x", x, to_keys.in_channels, to_keys.weight)
+        return x, x
     pair = x if isinstance(x, (tuple, list)) else (x, x)
     if len(pair) != 2:
         raise ValueError(f"x must be a tensor or a pair, of sources and targets, got {len(pair)} entries")

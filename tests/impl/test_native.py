@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
 from relgraph.impl.native import attend, build
 from relgraph.impl.native import edges as native_edges
+from relgraph.impl.native.check import check_listed, check_tensors
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
 from relgraph.plan import DistanceIds, lower
@@ -239,20 +241,38 @@ def test_tensors_that_do_not_fit_never_reach_the_kernels(what):
     name, spoil, message = SHAPES[what]
     problem = problem_of(dense())
     with pytest.raises(ValueError, match=message):
-        attend._forward(replace(problem, **{name: spoil(problem)}))
+        check_tensors(replace(problem, **{name: spoil(problem)}))
+
+
+@pytest.mark.parametrize("kind", ["distance", "edges only"])
+def test_the_op_checks_what_anyone_may_call_it_with(kind):
+    """Calls of relgraph are checked once, at the door; those of the op from elsewhere before the kernels run."""
+    given = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function is torch.ops.relgraph.attend.default:
+                given.append(args)
+            return function(*args, **kwargs or {})
+
+    with Watching():
+        raw(make(KINDS[kind](6), kinds="kv"), "native")
+    query, key, *rest = given[0]
+    with pytest.raises(ValueError, match="key must have shape"):
+        torch.ops.relgraph.attend(query, key[:, :, 1:], *rest)
 
 
 def test_biases_of_labels_take_the_place_of_scores_by_row():
     problem = problem_of(dense())
     with pytest.raises(ValueError, match="by_query must be None with label_biases, got a tensor"):
-        attend._forward(replace(problem, label_biases=torch.ones(problem.columns, dtype=F64)))
+        check_tensors(replace(problem, label_biases=torch.ones(problem.columns, dtype=F64)))
 
 
 def test_the_value_term_needs_the_sums():
     problem = problem_of(dense())
     table = torch.ones(problem.columns, 4, dtype=F64)
     with pytest.raises(ValueError, match="need_sums must be True with label_values, got False"):
-        attend._forward(replace(problem, label_values=table, need_sums=False))
+        check_tensors(replace(problem, label_values=table, need_sums=False))
 
 
 @pytest.mark.parametrize("kind", ["distance", "edges only"])
@@ -264,7 +284,7 @@ def test_shapes_on_the_meta_device(kind):
         assert raw(case, "native")[0].device.type == "meta"
     for name in ("query", "key", "value"):
         with pytest.raises(ValueError, match=f"{name} must be on the CPU, got meta"):
-            attend._forward(replace(problem_of(dense()), **{name: torch.empty(1, 1, 8, 3, device="meta")}))
+            check_tensors(replace(problem_of(dense()), **{name: torch.empty(1, 1, 8, 3, device="meta")}))
 
 
 @pytest.mark.parametrize("layout", ["turned", "strided", "expanded", "one number"])
@@ -343,11 +363,13 @@ def test_spoilt_plans_are_refused_or_computed(seed):
     """A number, a dtype or a length anywhere in a plan is changed: an error, or an answer, and never a read outside."""
     generator = random.Random(seed)
     kind = generator.choice(["dense", "dense batch", "block", "edges default", "edges only", "edges only packed"])
-    problem, kernels = problem_of(KINDS[kind](9)), attend
+    problem, kernels, check = problem_of(KINDS[kind](9)), attend, check_tensors
     if problem.plan.edges_only:
-        problem, kernels = replace(problem, by_query=None, by_key=None, columns=0, need_sums=False), native_edges
+        problem = replace(problem, by_query=None, by_key=None, columns=0, need_sums=False)
+        kernels, check = native_edges, check_listed
     spoilt = replace(problem, plan=spoil(problem.plan, generator))
     try:
+        check(spoilt)
         outputs = kernels._forward(spoilt)
         incoming = Outputs(*(torch.ones_like(x) if x is not None and x.numel() else None for x in outputs))
         kernels._backward(spoilt, outputs, incoming)

@@ -11,6 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS, op
 from relgraph.impl.native import build, edges
+from relgraph.impl.native.check import check_listed
 from relgraph.plan import encode, lower
 from tests.budget import twins
 from tests.cases import F64, KINDS, answer, call_of, make
@@ -460,4 +461,4 @@ def test_tensors_that_do_not_fit_never_reach_the_kernels(name):
     wrong, message = WRONG[name]
     problem = _problem(some_edges(5, 9), 0.5, heads=2)
     with pytest.raises(ValueError, match=message):
-        edges._forward(replace(problem, **{name: wrong(problem)}))
+        check_listed(replace(problem, **{name: wrong(problem)}))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
+import weakref
+
 import pytest
 import torch
 from torch_geometric import EdgeIndex
@@ -10,6 +14,7 @@ from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 
 import relgraph as rg
 from relgraph.pyg import RelationConv
+from relgraph.pyg.adjacency import read_edges
 from tests.cases import F64
 
 N, E, R = 7, 20, 4
@@ -197,3 +202,32 @@ def test_adjacencies_of_other_sizes():
     with pytest.raises(ValueError, match="given as an EdgeIndex, must be of 6 sources and 6 targets, got 8 and 8"):
         conv(x, EdgeIndex(index, sparse_size=(8, 8)))
     assert conv(x, EdgeIndex(index, sparse_size=(6, 6))).shape == (6, 4)
+
+
+def test_edges_are_sorted_once_and_again_after_a_change_in_place(x, edges, monkeypatch):
+    index, types = edges
+    lowering = importlib.import_module("relgraph.plan.lower")  # the package has a function of this name
+    conv, sort, sorts = layer(), lowering._sort, []
+    monkeypatch.setattr(lowering, "_sort", lambda *given: sorts.append(given) or sort(*given))
+    first = conv(x, index, types)
+    assert torch.equal(conv(x, index, types), first)
+    assert len(sorts) == 1
+    types.copy_((types + 1) % R)
+    changed = conv(x, index, types)
+    assert len(sorts) == 2
+    assert not torch.equal(changed, first)
+    assert torch.equal(changed, conv(x, index.clone(), types.clone()))
+    with pytest.raises(ValueError, match="edge_type must lie in"):
+        conv(x, index, types.fill_(R))
+
+
+def test_what_is_remembered_of_edges_goes_with_them(x, edges):
+    conv, alive = layer(), []
+    for _ in range(5):
+        index, types = (part.clone() for part in edges)
+        conv(x, index, types).sum().backward()
+        known = read_edges(index, types, None, (N, N), R, None).known
+        alive += map(weakref.ref, (index, types, known))
+        del index, types, known
+    gc.collect()
+    assert [ref() for ref in alive] == [None] * 15

@@ -10,6 +10,7 @@ from torch import Tensor
 from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.impl import op
 from relgraph.impl.native import build
+from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
 from relgraph.impl.native.problem import Filled, dense_rows
 from relgraph.impl.native.structs import CProblem
@@ -172,7 +173,10 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, None, of_values, None, of_biases]
 
 
-op.plug("native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", direct=True)
+op.plug(
+    "native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", direct=True,
+    check=check_tensors,
+)  # fmt: skip
 
 
 def _of_table(numbers: Tensor, of: Tensor, table: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ def loaded() -> Kernels | None:
 
 def missing() -> str | None:
     """Why there are no kernels, as text; None if they are loaded."""
-    known = load()
+    known = _known or load()
     return None if isinstance(known, Kernels) else str(known)
 
 
@@ -152,7 +152,7 @@ def kernels() -> Kernels:
         NotImplementedError: there are none, and why. This can happen to a program that was exported on a machine with
             kernels.
     """
-    known = load()
+    known = _known or load()
     if isinstance(known, Missing):
         raise NotImplementedError(f"impl='native' has no compiled kernels: {known}; use impl='chunked'")
     return known

@@ -56,7 +56,7 @@ def attend_listed(call: Call) -> Answer:
     if call.query.dtype != dtype:
         call = replace(call, query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
     edge, ((inside,), (outside,)) = call.edge, split_batched(call.tables)
-    wide, extras = _with_extras(replace(call, tables=(inside,)))
+    wide, extras = _with_extras(call, inside)
     by_query, values = _by_query(call, inside, outside), outside.value
     labeled = call.need_mass or by_query is not None or values is not None
     columns = call.plan.num_labels[0] if labeled else 0
@@ -71,13 +71,13 @@ def attend_listed(call: Call) -> Answer:
     return Answer(output, lse, (mass if call.dropout_p > 0.0 else sums,) if call.need_mass else None)
 
 
-def _with_extras(call: Call) -> tuple[Call, op.Extras]:
+def _with_extras(call: Call, tables: Tables) -> tuple[Call, op.Extras]:
     """The tables, and the call with edge vectors as further numbers of keys and values: q·(W_k e) = (W_kᵀ q)·e."""
-    edge, tables, dtype = call.edge, call.tables[0], call.query.dtype
-    key, value, query = (
-        None if table is None else table.to(dtype) for table in (tables.key, tables.value, tables.query)
-    )
-    extras = op.Extras(key, value, query)
+    edge, dtype = call.edge, call.query.dtype
+    given = []
+    for table in (tables.key, tables.value, tables.query):
+        given.append(None if table is None else table.to(dtype))
+    extras = op.Extras(*given)
     if edge is None:
         return call, extras
     in_score, in_value = edge.key is not None, edge.value is not None
@@ -136,7 +136,6 @@ class _Filled(Held):
 
     def __init__(self, problem: Problem, *, backward: bool = False) -> None:
         super().__init__()
-        check_listed(problem)
         kernels, dtype = build.kernels(), problem.dtype
         pairs: _Listed = problem.memo.once(KERNELS, lambda: _Listed(problem.plan))
         self.problem, self.pairs, self.library = problem, pairs, kernels.library
@@ -150,8 +149,10 @@ class _Filled(Held):
             8 if dtype == torch.float64 else 4, batch, heads, kv_heads, q_len, k_len, size, value.shape[-1],
             problem.columns, 0, pairs.pointer, self.rows_of(query), self.rows_of(key), self.rows_of(value),
         )  # fmt: skip
-        struct.by_query = self.rows_of(problem.by_query)
-        self.fill_vectors(size)
+        if problem.by_query is not None:
+            struct.by_query = self.rows_of(problem.by_query)
+        if problem.vectors is not None:
+            self.fill_vectors(problem.vectors, size)
         self.fill_tables()
         self.fill_added()
         struct.scale = problem.scale
@@ -189,17 +190,16 @@ class _Filled(Held):
     def fill_tables(self) -> None:
         """The tables that the kernels add."""
         problem, struct = self.problem, self.struct
-        struct.labels = problem.plan.num_labels[0]
+        struct.labels = problem.plan.parts[0].num_labels
         struct.label_keys = self.table(problem.label_keys)
         struct.label_values = self.table(problem.label_values)
-        struct.label_queries = self.table(problem.label_queries)
+        if problem.label_queries is not None:
+            struct.label_queries = self.table(problem.label_queries)
 
-    def fill_vectors(self, size: int) -> None:
+    def fill_vectors(self, given: Tensor, size: int) -> None:
         """Edge vectors, and the numbers of queries that they are multiplied by."""
         problem, struct = self.problem, self.struct
-        if problem.vectors is None:
-            return
-        vectors = problem.vectors.index_select(0, _csr(problem.plan).order)  # each head reads them all, so in order
+        vectors = given.index_select(0, _csr(problem.plan).order)  # each head reads them all, so in order
         struct.attr, struct.attr_stride, struct.edge_size = self.address(vectors), vectors.shape[1], vectors.shape[1]
         if problem.vectors_in_score:
             struct.edge_query = self.rows_of(problem.query[..., size:])
@@ -234,11 +234,16 @@ class _Filled(Held):
         struct.output = self.rows_of(output)
         if output is not None and problem.vectors_in_value:
             struct.edge_sums = self.rows_of(output[..., struct.value_size :])
-        struct.sums, struct.mass = self.rows_of(sums), self.rows_of(mass)
+        if sums is not None:
+            struct.sums = self.rows_of(sums)
+        if mass is not None:
+            struct.mass = self.rows_of(mass)
 
     def rows_of(self, x: Tensor | None) -> CTensor:
         """The struct of a tensor ``[B, H, N, size]``, whose rows are made dense; no data without one."""
-        return self.tensor(x if x is None or x.stride(3) == 1 else x.contiguous())
+        if x is None:
+            return CTensor()
+        return self.tensor(x if x.stride(3) == 1 else x.contiguous())
 
     def table(self, x: Tensor | None) -> CTensor:
         """The struct of a table ``[R, size]``, which serves all heads, or ``[H, R, size]``; no data without one."""
@@ -324,5 +329,8 @@ def _twin(problem: Problem) -> Outputs:
     return outputs_in_torch(problem, factors)
 
 
-op.plug(KERNELS, _forward, _backward, impl="native", instead="impl='edges' or 'dense'", twin=_twin, direct=True)
+op.plug(
+    KERNELS, _forward, _backward, impl="native", instead="impl='edges' or 'dense'", twin=_twin, direct=True,
+    check=check_listed,
+)  # fmt: skip
 SORTERS["cpu"] = sort_pairs

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from relgraph import score
-from relgraph.impl.native.check import check_plan, check_tensors
+from relgraph.impl.native.check import check_plan
 from relgraph.impl.native.structs import CPart, CProblem, CTensor
 from relgraph.impl.problem import Problem
 from relgraph.plan import DistanceIds, LabelPlan, Part, encode
@@ -48,11 +48,12 @@ class Held:
         return self.address(as_long(x))
 
     def tensor(self, x: Tensor | None) -> CTensor:
-        """The struct of a tensor, which is kept; no data for None and for one without numbers."""
+        """The struct of ``[B, H, N, D]``, kept, whose last axis is dense; no data for None and for no numbers."""
         if x is None or x.numel() == 0:
             return CTensor()
         self._kept.append(x)
-        return CTensor.of(x)
+        batch, head, row, _ = x.stride()
+        return CTensor(x.data_ptr(), batch, head, row)
 
     def numbers(self, numbers: Sequence[int], kind: type[c_int32 | c_int64] = c_int64) -> int:
         """The address of these numbers, written out."""
@@ -142,7 +143,6 @@ class Filled(Held):
 
     def __init__(self, problem: Problem, *, half: bool) -> None:
         super().__init__()
-        check_tensors(problem)
         batch, heads = problem.query.shape[:2]
         self.layout: Layout = problem.memo.once(("native", batch), lambda: Layout(problem.plan, batch))
         dtype = problem.dtype

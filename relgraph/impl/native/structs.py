@@ -5,18 +5,11 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_double, c_int64, c_void_p
 
-from torch import Tensor
-
 
 class CTensor(ctypes.Structure):
     """``Tensor`` of problem.h."""
 
     _fields_ = [("data", c_void_p), ("batch", c_int64), ("head", c_int64), ("row", c_int64)]
-
-    @classmethod
-    def of(cls, x: Tensor | None) -> CTensor:
-        """The struct of a tensor ``[B, H, N, D]`` whose last dimension is dense; no data for None."""
-        return cls() if x is None else cls(x.data_ptr(), *x.stride()[:3])
 
 
 class CPart(ctypes.Structure):

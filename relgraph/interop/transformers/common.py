@@ -211,4 +211,4 @@ def made_once(module: Any, name: str, make: Callable[[Any], Any]) -> Any:
 
 def split_heads(x: Tensor, size: int) -> Tensor:
     """``[B, N, H · D]`` as ``[B, H, N, D]``, with heads of ``size`` numbers."""
-    return x.unflatten(-1, (-1, size)).transpose(1, 2)
+    return x.view(*x.shape[:-1], -1, size).transpose(1, 2)

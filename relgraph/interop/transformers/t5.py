@@ -11,6 +11,7 @@ Source: Raffel et al. 2020, section 2.1; the code of transformers for the bucket
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -70,8 +71,9 @@ class T5Mixin:
         refuse(self, given, "layer_head_mask")
         need_weights = wants_weights(self, given)
         cross = key_value_states is not None
+        *inputs, to_output = _projections(self)
         query, key, value, offset = _projected(
-            self, hidden_states, key_value_states, past_key_values, given.get("cache_position")
+            self, inputs, hidden_states, key_value_states, past_key_values, given.get("cache_position")
         )
         table = None if cross else _table(self, position_bias)
         labels = (
@@ -83,7 +85,7 @@ class T5Mixin:
             self, query, key, value, labels, mask=mask, dropout=self.dropout, scale=1.0, need_weights=need_weights,
             bias_table=table,
         )  # fmt: skip
-        output = _projections(self)[3](output)
+        output = to_output(output)
         if version() >= (5, 0):
             return output, table, weights
         return (output, table, weights) if need_weights else (output, table)
@@ -112,8 +114,9 @@ class UMT5Mixin:
             The output, and the weights or None.
         """
         refuse(self, given, "layer_head_mask")
+        *inputs, to_output = _projections(self)
         query, key, value, offset = _projected(
-            self, hidden_states, encoder_hidden_states, past_key_values, given.get("cache_position")
+            self, inputs, hidden_states, encoder_hidden_states, past_key_values, given.get("cache_position")
         )
         table = labels = None
         if self.has_relative_attention_bias:
@@ -123,7 +126,7 @@ class UMT5Mixin:
             self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=1.0,
             need_weights=wants_weights(self, given) or self.__dict__.get(ASKED, False), bias_table=table,
         )  # fmt: skip
-        return self.o(output), weights
+        return to_output(output), weights
 
 
 class UMT5BlockMixin:
@@ -166,11 +169,11 @@ def _table(module: Any, given: Tensor | None) -> Tensor | None:
 
 
 def _projected(
-    module: Any, states: Tensor, others: Tensor | None, cache: Any, position: Tensor | None
+    module: Any, projections: Sequence[Any], states: Tensor, others: Tensor | None, cache: Any, position: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, int | Tensor]:
     """Queries, keys and values ``[B, H, N, D]`` with those of the cache, and the position of the first query."""
     size, layer = module.key_value_proj_dim, module.layer_idx
-    to_query, to_key, to_value, _ = _projections(module)
+    to_query, to_key, to_value = projections
     query = split_heads(to_query(states), size)
     if cache is None:
         source = states if others is None else others
