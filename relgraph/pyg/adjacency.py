@@ -43,7 +43,7 @@ class Edges:
 
 def check_nodes(name: str, nodes: Any, width: int, weight: Tensor | None = None) -> Tensor:
     """Return ``nodes``; raise unless they are ``[N, width]`` and ``weight`` can project them. Width -1 is any width."""
-    if type(nodes) is not Tensor:
+    if type(nodes) is not Tensor or nodes.layout is not torch.strided or nodes.is_nested:
         check.tensor(name, nodes)
     if nodes.dim() != 2 or (width != -1 and nodes.shape[1] != width):
         wanted = "in_channels" if width == -1 else width
