@@ -18,7 +18,7 @@ from relgraph.call import Call, Tables
 from relgraph.impl import op
 from relgraph.impl.triton import attend, capture
 from relgraph.labels import memory
-from relgraph.plan import LabelPlan, decode, encode, lower, memo_of, plan_memo
+from relgraph.plan import LabelPlan, decode, encode, lower, memo_of
 from relgraph.plan.memory import _by_ints
 from tests.budget import twins
 from tests.cases import KINDS, answer, make, moved
@@ -192,16 +192,6 @@ def test_lengths_leave_nothing_behind(kind, watched):
     assert alive() <= before + kept
     assert len(_by_ints.found) <= memory.KEPT
     assert len(memory._entries.found) <= entries
-
-
-def test_a_plan_knows_its_cache_until_its_tensors_change():
-    labels = KINDS["dense"](9)
-    plan = lower(labels)
-    memo = memo_of(plan)
-    assert memo_of(plan) is memo
-    assert plan_memo(*encode(plan)) is memo
-    labels.ids.add_(0)
-    assert memo_of(plan) is not memo
 
 
 # ---- compiled and recorded ----
