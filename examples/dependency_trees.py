@@ -238,7 +238,6 @@ class Inflector(nn.Module):
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         self.dropout = nn.Dropout(DROPOUT)
         self.answer = nn.Linear(WIDTH, len(FORMS))
-        self.encoder.reset_parameters()  # the layers are copies: draw new weights for each
 
     def forward(self, batch: Batch, labels: rg.Labels) -> Tensor:
         """``[T, 6]``."""

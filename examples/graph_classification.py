@@ -208,22 +208,22 @@ def make_rows(bonds: int, names: Sequence[str] | None = None) -> dict[str, Row]:
     def gps() -> nn.Module:
         return GPSConv(WIDTH, gine(), heads=HEADS, dropout=DROPOUT)
 
-    def along_bonds(num_labels: int, names: Sequence[str]) -> nn.Module:
-        return Block(RelationConv(WIDTH, WIDTH // HEADS, HEADS, num_relations=num_labels, names=names))
+    def along_bonds(labeler: rg.Labeler) -> nn.Module:
+        named = {"num_relations": labeler.num_labels, "names": labeler.names}
+        return Block(RelationConv(WIDTH, WIDTH // HEADS, HEADS, **named))
 
-    def all_pairs(**labels: Any) -> nn.Module:
-        return Block(RelationGlobalAttention(WIDTH, HEADS, **labels))
+    def all_pairs(labeler: rg.Labeler | None = None) -> nn.Module:
+        return Block(RelationGlobalAttention(WIDTH, HEADS, labeler=labeler))
 
-    def gine_and_pairs(**labels: Any) -> nn.Module:
-        return Both(gine(), RelationGlobalAttention(WIDTH, HEADS, **labels), 2 * WIDTH)
+    def gine_and_pairs(labeler: rg.Labeler) -> nn.Module:
+        return Both(gine(), RelationGlobalAttention(WIDTH, HEADS, labeler=labeler), 2 * WIDTH)
 
-    def bonds_and_pairs(**labels: Any) -> nn.Module:
+    def bonds_and_pairs(labeler: rg.Labeler) -> nn.Module:
         local = RelationConv(WIDTH, WIDTH // HEADS, HEADS, num_relations=bonds, names=kinds)
-        return Both(local, RelationGlobalAttention(WIDTH, HEADS, **labels), WIDTH)
+        return Both(local, RelationGlobalAttention(WIDTH, HEADS, labeler=labeler), WIDTH)
 
     def labeled(layer: Callable[..., nn.Module], labeler: rg.Labeler) -> Row:
-        known = {"num_labels": labeler.num_labels, "names": labeler.names}
-        return Row(lambda: layer(**known), AddRelationLabels(labeler, edge_type="edge_attr"))
+        return Row(lambda: layer(labeler), AddRelationLabels(labeler, edge_type="edge_attr"))
 
     paths, walks = rg.ShortestPath(FARTHEST), AddRandomWalkPE(WALK, attr_name="walks")
     bonds_or_paths = rg.EdgeType(kinds, default="unlabeled") | paths

@@ -332,10 +332,9 @@ def make_layer(row: Row) -> nn.Module:
     if row.rgat:
         return RGATLayer()
     labeler = PAIRS if row.pairs else EDGES
-    known = {"num_labels": labeler.num_labels, "names": labeler.names, "tables": row.tables} if row.tables else {}
-    layer = rg.RelationEncoderLayer(
-        WIDTH, HEADS, HIDDEN, 0.0, "gelu", value_map=row.value_map, impl="dense", **known
-    )  # families are small
+    known = {"labeler": labeler, "tables": row.tables} if row.tables else {}
+    attention = rg.RelationAttention(WIDTH, HEADS, value_map=row.value_map, impl="dense", **known)  # families are small
+    layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, "gelu", attention=attention)
     if row.pairs:
         tables = layer.self_attn.tables
         assert isinstance(tables, rg.RelationTables)

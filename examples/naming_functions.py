@@ -138,8 +138,8 @@ class Namer(nn.Module):
         self.words = nn.EmbeddingBag(len(words), WIDTH, mode="sum", padding_idx=PAD)
         self.kinds = nn.Embedding(len(python.TOKEN_KINDS), WIDTH)
         self.transformer = rg.RelationTransformer(
-            WIDTH, HEADS, *LAYERS, HIDDEN, 0.0, "gelu", norm_first=True, positions=("none", "relative"),
-            max_distance=4, encoder_labeler=labeler,
+            WIDTH, HEADS, *LAYERS, HIDDEN, 0.0, "gelu", norm_first=True, labeler=labeler,
+            target_labeler=rg.ClippedDistance(4),
         )  # fmt: skip
         self.points = nn.Linear(WIDTH, WIDTH)
         self.bias = nn.Parameter(words.frequency.log())

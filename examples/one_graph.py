@@ -114,13 +114,11 @@ class OverPairs(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 2)
-        layer = rg.RelationEncoderLayer(
-            WIDTH, HEADS, 2 * WIDTH, 0.0, num_labels=PAIRS.num_labels, names=PAIRS.names, tables=TABLES
-        )
-        tables: Any = layer.self_attn.tables
-        with torch.no_grad():  # so that the few edges stand out among all pairs from the beginning
-            tables.bias.rows[PAIRS.names.index("none")] = NO_EDGE
+        layer = rg.RelationEncoderLayer(WIDTH, HEADS, 2 * WIDTH, 0.0, labeler=PAIRS, tables=TABLES)
         self.layers = rg.RelationEncoder(layer, LAYERS)
+        with torch.no_grad():  # so that the few edges stand out among all pairs from the beginning
+            for layer in self.layers.layers:
+                layer.self_attn.tables.bias.rows[PAIRS.names.index("none")] = NO_EDGE
 
     def forward(self, x: Tensor, labels: rg.Labels, _: Callable[[Tensor], Tensor]) -> Tensor:
         """As in :class:`AlongEdges`."""

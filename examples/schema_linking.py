@@ -275,7 +275,6 @@ class Pointer(nn.Module):
         self.matches = nn.Linear(2, WIDTH, bias=False) if variant.matches else None
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         self.score = nn.Linear(WIDTH, 1)
-        self.encoder.reset_parameters()  # the layers are copies: draw new weights for each
 
     def forward(self, batch: Batch) -> Tensor:
         """``[B, C]``, one score per column; -inf where a schema has fewer columns."""

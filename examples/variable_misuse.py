@@ -157,9 +157,6 @@ class Detective(nn.Module):
         nn.init.normal_(self.words.weight, std=0.25)
         layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, DROPOUT, "gelu", norm_first=True, labeler=labeler)
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
-        for module in self.encoder.modules():  # the layers are copies: draw new weights for each
-            if isinstance(module, (rg.RelationAttention, nn.Linear)):
-                module.reset_parameters()
         self.drop = nn.Dropout(DROPOUT)
         self.suspicion = nn.Linear(WIDTH, 1)
         self.asks = nn.Linear(WIDTH, WIDTH)

@@ -35,6 +35,7 @@ from relgraph.plan import LabelPlan
 from relgraph.plan.memory import _by_ints
 from tests.fuzz.cases import draw
 from tests.fuzz.compare import IMPLS, Arguments
+from tests.layers import encoder_layer
 
 MIB = 1 << 20
 LONGEST = 600
@@ -247,7 +248,7 @@ def graph_call(rng: Random, shared: Shared) -> None:
 def training(rng: Random, shared: Shared) -> None:
     """A few steps of an encoder layer over lengths that change."""
     labeler = rg.ClippedDistance(rng.randint(1, 16))
-    layer = rg.RelationEncoderLayer(32, 4, 64, labeler=labeler, dropout=rng.choice([0.0, 0.1]))
+    layer = encoder_layer(32, 4, 64, labeler=labeler, dropout=rng.choice([0.0, 0.1]))
     optimizer = torch.optim.SGD(layer.parameters(), 1e-3)
     for _ in range(3):
         x = torch.randn(2, rng.randint(1, 200), 32)

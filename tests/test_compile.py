@@ -14,6 +14,7 @@ import relgraph as rg
 from relgraph.labels import DenseLabels, EdgeLabels, SumLabels
 from relgraph.plan import encode, lower
 from tests.cases import F64, distance, make
+from tests.layers import encoder_layer
 
 IMPLS = ["reference", "dense", "chunked", "native", None]
 
@@ -183,7 +184,7 @@ def test_labelers_that_read_graphs_say_what_works(reader):
 
 
 def test_a_compiled_layer_that_is_given_a_graph_says_what_works():
-    layer = rg.RelationEncoderLayer(8, 2, 16, 0.0, labeler=READERS["shortest_path_lengths"])
+    layer = encoder_layer(8, 2, 16, 0.0, labeler=READERS["shortest_path_lengths"])
     compiled, x = torch.compile(layer, fullgraph=True, backend="eager"), torch.randn(2, 3, 8)
     with pytest.raises(dynamo.exc.Unsupported, match="NotImplementedError.*make the labels outside of the compiled"):
         compiled(x, labels=READ)
@@ -192,7 +193,7 @@ def test_a_compiled_layer_that_is_given_a_graph_says_what_works():
 
 @pytest.mark.slow
 def test_labels_are_made_outside_where_the_graph_may_break():
-    layer = rg.RelationEncoderLayer(8, 2, 16, 0.0, labeler=READERS["shortest_path_lengths"])
+    layer = encoder_layer(8, 2, 16, 0.0, labeler=READERS["shortest_path_lengths"])
     compiled, x = torch.compile(layer, backend="eager"), torch.randn(2, 3, 8)
     torch.testing.assert_close(compiled(x, labels=READ), layer(x, labels=READ))
 

@@ -21,6 +21,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import context_parallel, local_map
 
+from tests.layers import encoder_layer
+
 LABELER = rg.ClippedDistance(2)
 SHARED = pytest.raises(
     NotImplementedError,
@@ -40,7 +42,7 @@ def calls(length):
     """Every door, by name, as a function of no arguments."""
     x, labels, table = torch.randn(2, 4, length, 8), LABELER(length), torch.randn(5, 8)
     rows, nodes = torch.randn(2, length, 8), torch.randn(length, 4, 8)
-    layer = rg.RelationEncoderLayer(8, 2, 16, labeler=LABELER)
+    layer = encoder_layer(8, 2, 16, labeler=LABELER)
     edges = rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 5, q_len=length)
     return {
         "relation_attention": lambda: rg.relation_attention(x, x, x, labels, table),
@@ -110,7 +112,7 @@ def stack(*, shared=True, **options):
     """Two layers that share their tables, the same one each time."""
     torch.manual_seed(0)
     tables = rg.RelationTables(5, 8, names=LABELER.names, **options) if shared else ("key", "value")
-    return rg.RelationEncoder(rg.RelationEncoderLayer(32, 4, 64, 0.0, labeler=LABELER, tables=tables), 2)
+    return rg.RelationEncoder(encoder_layer(32, 4, 64, 0.0, labeler=LABELER, tables=tables), 2)
 
 
 def tables_of(model):
@@ -175,7 +177,7 @@ def test_scores_and_maps_of_a_layer_are_sharded_with_it(mesh, impl, value_map):
     def build():
         torch.manual_seed(0)
         own = {"score": rg.score.Additive.learned(4, 8), "value_map": value_map, "impl": impl}
-        return rg.RelationEncoder(rg.RelationEncoderLayer(32, 4, 64, 0.0, labeler=LABELER, **own), 2)
+        return rg.RelationEncoder(encoder_layer(32, 4, 64, 0.0, labeler=LABELER, **own), 2)
 
     sharded, plain, x = build(), build(), torch.randn(2, 7, 32)
     shard_layers(sharded, mesh)

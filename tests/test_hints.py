@@ -9,6 +9,7 @@ import torch
 
 import relgraph as rg
 from relgraph.arguments.hints import in_place_of_edges, in_place_of_graph, in_place_of_labels, in_place_of_types
+from tests.layers import decoder_layer, encoder_layer
 
 GRAPH = rg.Graph(torch.tensor([[0], [1]]), 3)
 LABELER = rg.ClippedDistance(1)
@@ -110,11 +111,9 @@ LAYERS = {
     "relation_attention": attention,
     "which_impl": lambda labels: rg.which_impl(*[X[None, None]] * 3, labels),
     "RelationAttention": lambda labels: rg.RelationAttention(8, 2, num_labels=3)(X, labels=labels),
-    "RelationEncoderLayer": lambda labels: rg.RelationEncoderLayer(8, 2, 8, num_labels=3)(X, labels=labels),
-    "RelationEncoder": lambda labels: rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 8, num_labels=3), 1)(
-        X, labels=labels
-    ),
-    "RelationDecoderLayer": lambda labels: rg.RelationDecoderLayer(8, 2, 8, num_labels=3)(X, X, labels=labels),
+    "RelationEncoderLayer": lambda labels: encoder_layer(8, 2, 8, num_labels=3)(X, labels=labels),
+    "RelationEncoder": lambda labels: rg.RelationEncoder(encoder_layer(8, 2, 8, num_labels=3), 1)(X, labels=labels),
+    "RelationDecoderLayer": lambda labels: decoder_layer(8, 2, 8, num_labels=3)(X, X, labels=labels),
     "padded": rg.labels.padded,
     "first_of": lambda labels: rg.first_of(labels, LABELS),
     "SumLabels": lambda labels: rg.SumLabels(LABELS, labels),
@@ -132,7 +131,7 @@ def test_everything_that_takes_labels_says_what_to_do(name):
 
 def test_a_layer_with_a_labeler_wants_the_graph_itself():
     theirs, read = networkx_graphs()
-    layer = rg.RelationEncoderLayer(8, 2, 8, labeler=rg.ShortestPath(1))
+    layer = encoder_layer(8, 2, 8, labeler=rg.ShortestPath(1))
     stack = rg.RelationEncoder(layer, 1)
     assert layer(X, labels=GRAPH).shape == (3, 8)
     for came, hint in (
@@ -193,7 +192,7 @@ def test_a_labeler_of_several_inputs_is_called_by_the_user():
     call = r"call it, labels=labeler\(height, width\)"
     with pytest.raises(TypeError, match=rf"^labels must be Labels, as .* reads several inputs, got tuple: {call}$"):
         layer(x, labels=(2, 2))
-    with pytest.raises(TypeError, match=rf"^labels must be given, as labeler .* does not label lengths: {call} "):
+    with pytest.raises(TypeError, match=rf"^labels must be given, as the labeler .* does not label lengths: {call} "):
         layer(x)
     assert layer(x, labels=grid(2, 2)).shape == x.shape
 
@@ -283,27 +282,6 @@ def test_graphs_of_other_libraries_where_one_kind_is_read():
         TypeError, match=r"graph must be a networkx graph or several, got Data .*relgraph\.pyg\.from_data"
     ):
         from_networkx(data.Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=2))
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "hint"),
-    [
-        (lambda: rg.RelationDecoder(rg.RelationDecoderLayer(8, 2, 8), 1), "is_causal", "; pass tgt_is_causal="),
-        (
-            lambda: rg.RelationAttention(8, 2),
-            "edge_attr",
-            "; relgraph.pyg.RelationConv takes edge_attr= over edges, relgraph.relation_attention over all pairs",
-        ),
-        (lambda: rg.RelationAttention(8, 2), "src_mask", "; pass attn_mask="),
-        (lambda: rg.RelationAttention(8, 2), "attention_mask", "; pass key_padding_mask=, True for padding"),
-        (lambda: rg.RelationEncoderLayer(8, 2, 8), "mask", "; pass src_mask="),
-        (lambda: rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 8), 1), "src_mask", "; pass mask="),
-        (lambda: rg.RelationEncoderLayer(8, 2, 8), "no_such_thing", ""),
-    ],
-)
-def test_masks_by_the_names_of_other_layers(make, name, hint):
-    with pytest.raises(TypeError, match=rf"forward\(\) got an unexpected keyword argument '{name}'{hint}$"):
-        make()(torch.randn(1, 4, 8), **{name: None})
 
 
 def test_tables_of_a_sum_want_an_index():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import relgraph as rg
+from tests.layers import encoder_layer
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def test_tables_of_a_layer_need_no_assertion():
 
 
 def test_layers_of_a_stack_need_no_cast():
-    model = rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)), 2)
+    model = rg.RelationEncoder(encoder_layer(16, 4, 32, labeler=rg.ClippedDistance(2)), 2)
     assert model.layers[0].self_attn.tables.value.rows.shape == (5, 4)
 
 

@@ -7,6 +7,7 @@ update, on random tokens. In the paper, relative positions cost 7% of the steps 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,9 +53,17 @@ class Translator(nn.Module):
         self.embedding = nn.Embedding(work.vocabulary, work.size)
         nn.init.normal_(self.embedding.weight, std=work.size**-0.5)
         self.scale = work.size**0.5
-        self.model = rg.RelationTransformer.base(
-            positions=positions, d_model=work.size, nhead=max(work.size // 64, 1), dim_feedforward=2 * work.size,
-            num_encoder_layers=work.layers, num_decoder_layers=work.layers,
+        heads, sizes = max(work.size // 64, 1), (2 * work.size, 0.1)
+        labeler = rg.ClippedDistance(16) if positions == "relative" else None
+        options: dict[str, Any] = {"labeler": labeler}
+        if labeler is not None:
+            options["tables"] = rg.RelationTables(labeler, work.size // heads, heads, per_head=True, shared=False)
+        encoder = rg.RelationEncoderLayer(work.size, heads, *sizes, **options)
+        decoder = rg.RelationDecoderLayer(work.size, heads, *sizes, **options)
+        self.model = rg.RelationTransformer(
+            work.size, heads, positions="sinusoidal" if positions == "sinusoidal" else None,
+            custom_encoder=rg.RelationEncoder(encoder, work.layers, nn.LayerNorm(work.size)),
+            custom_decoder=rg.RelationDecoder(decoder, work.layers, nn.LayerNorm(work.size)),
         )  # fmt: skip
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:

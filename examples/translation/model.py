@@ -28,16 +28,7 @@ class Translator(nn.Module):
         super().__init__()
         self.settings = settings
         self.embedding = nn.Embedding(vocabulary, settings.width, padding_idx=PAD)
-        self.transformer = rg.RelationTransformer(
-            settings.width,
-            settings.heads,
-            settings.layers,
-            settings.layers,
-            settings.hidden,
-            settings.dropout,
-            norm_first=settings.norm_first,
-            **_positions(settings),
-        )
+        self.transformer = _transformer(settings)
         nn.init.normal_(self.embedding.weight, std=settings.width**-0.5)
         with torch.no_grad():
             self.embedding.weight[PAD].zero_()
@@ -84,18 +75,27 @@ class Translator(nn.Module):
         return self.embedding(ids) * self.settings.width**0.5
 
 
-def _positions(settings: ModelSettings) -> dict[str, Any]:
-    """The arguments of RelationTransformer; relative positions without any table become no positions."""
-    tables = [name for name, on in (("key", settings.key_table), ("value", settings.value_table)) if on]
+def _transformer(settings: ModelSettings) -> rg.RelationTransformer:
+    """The encoder and decoder; relative positions without any table are no positions."""
+    width, heads, layers = settings.width, settings.heads, settings.layers
+    kinds = [name for name, on in (("key", settings.key_table), ("value", settings.value_table)) if on]
+    options: dict[str, Any] = {}
+    if kinds and settings.positions in ("relative", "both"):
+        labeler = rg.ClippedDistance(settings.max_distance)
+        tables = rg.RelationTables(
+            labeler, width // heads, heads, kinds=kinds, per_head=settings.per_head, shared=False
+        )
+        options = {"labeler": labeler, "tables": tables}
+    absolute: Any = "sinusoidal" if settings.positions in ("sinusoidal", "both") else None
     if settings.positions == "learned":
-        return {"positions": "learned", "max_len": settings.max_len}
-    if settings.positions in ("none", "sinusoidal"):
-        return {"positions": settings.positions}
-    if not tables:
-        return {"positions": {"relative": "none", "both": "sinusoidal"}[settings.positions]}
-    return {
-        "positions": settings.positions,
-        "max_distance": settings.max_distance,
-        "tables": tables,
-        "per_head": settings.per_head,
-    }
+        absolute = tuple(rg.nn.LearnedPositions(width, settings.max_len) for _ in range(2))
+    sizes = (width, heads, settings.hidden, settings.dropout)
+    encoder = rg.RelationEncoderLayer(*sizes, norm_first=settings.norm_first, **options)
+    decoder = rg.RelationDecoderLayer(*sizes, norm_first=settings.norm_first, **options)
+    made = rg.RelationTransformer(
+        width, heads, dropout=settings.dropout, positions=absolute,
+        custom_encoder=rg.RelationEncoder(encoder, layers, nn.LayerNorm(width)),
+        custom_decoder=rg.RelationDecoder(decoder, layers, nn.LayerNorm(width)),
+    )  # fmt: skip
+    made.reset_parameters()  # Xavier-uniform matrices, as in torch.nn.Transformer
+    return made

@@ -147,37 +147,39 @@ def check_heads(heads: int, kv_heads: int, gqa: bool) -> None:
         raise ValueError(f"key must have {wanted}, got {kv_heads}")
 
 
-def check_labels_type(labels: Any) -> None:
-    """Raise TypeError unless ``labels`` are Labels, a Tensor or None."""
+def check_labels_type(labels: Any, name: str = "labels") -> None:
+    """Raise TypeError, which calls them ``name``, unless ``labels`` are Labels, a Tensor or None."""
     if labels is not None and not isinstance(labels, (Tensor, Labels)):
-        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
+        raise TypeError(f"{name} must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
 
 
-def check_ids(ids: Tensor) -> None:
-    """Raise an error unless raw ids are integers in memory."""
-    check.tensor("labels", ids)
-    check.unmapped("labels", ids)
-    check_local(labels=ids)
+def check_ids(ids: Tensor, name: str = "labels") -> None:
+    """Raise an error, which calls them ``name``, unless raw ids are integers in memory."""
+    check.tensor(name, ids)
+    check.unmapped(name, ids)
+    check_local(**{name: ids})
     if ids.dtype not in check.INTEGER_DTYPES:
-        raise ValueError(f"labels must have an integer dtype, got {ids.dtype}")
+        raise ValueError(f"{name} must have an integer dtype, got {ids.dtype}")
 
 
-def check_labels_fit(labels: Labels | Tensor, batch: int, q_len: int, k_len: int, device: torch.device) -> None:
+def check_labels_fit(
+    labels: Labels | Tensor, batch: int, q_len: int, k_len: int, device: torch.device, name: str = "labels"
+) -> None:
     """Raise ValueError unless labels, or raw ids, are for this many batch rows, queries and keys, on this device."""
     if isinstance(labels, Tensor):
-        check_ids(labels)
+        check_ids(labels, name)
         if not check.shaped(labels, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
             raise ValueError(
-                f"labels must have shape [N_q, N_k] = [{q_len}, {k_len}] or [{batch}, {q_len}, {k_len}], "
+                f"{name} must have shape [N_q, N_k] = [{q_len}, {k_len}] or [{batch}, {q_len}, {k_len}], "
                 f"got {list(labels.shape)}"
             )
     elif labels.q_len != q_len or labels.k_len != k_len:
-        raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
+        raise ValueError(f"{name} must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
     elif labels.batch_size != 1 and labels.batch_size != batch:  # not ``in``: dynamo may know one of them only
-        raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
+        raise ValueError(f"{name} must have batch_size 1 or {batch}, got {labels.batch_size}")
     where = labels.device
     if where is not None and where != device:
-        raise ValueError(f"labels must be on the device of query, {device}, got {where}")
+        raise ValueError(f"{name} must be on the device of query, {device}, got {where}")
 
 
 def labels_from_ids(ids: Tensor, given: Given) -> Labels:

@@ -17,13 +17,13 @@ from relgraph.functional.choice import choice_of
 from relgraph.functional.region import active
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
-from relgraph.nn.inputs import Inputs, Widths, check_inputs
-from relgraph.nn.layer_parts import check_labeler, explains_arguments, labels_between, rename_in_errors
+from relgraph.nn.inputs import Inputs, Names, Widths, check_inputs
+from relgraph.nn.made_labels import check_labeler, labels_between
 from relgraph.nn.masks import join_masks
 from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
-from relgraph.nn.tables import NumLabels, RelationTables, check_given, check_kinds, check_tied, check_unused
+from relgraph.nn.tables import NumLabels, RelationTables, check_given, check_kinds
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
 from relgraph.score import Score
 
@@ -55,7 +55,7 @@ class RelationAttention(Projections):
             ``in_proj_bias``, if all three have one; otherwise each is a separate parameter: ``q_proj_bias``,
             ``k_proj_bias``, ``v_proj_bias``.
         num_labels: R, if there is no labeler; for a sum of labels a tuple, one number per part. None makes attention
-            without tables.
+            without tables, unless they are passed as ``tables``.
         kdim: width of the keys, E by default.
         vdim: width of the values, E by default.
         num_kv_heads: number of key and value heads, which must divide H; H by default.
@@ -63,14 +63,9 @@ class RelationAttention(Projections):
         scale: factor on the score terms that hold a vector; by default that of :func:`~relgraph.relation_attention`,
             1/√D, and 1 for additive scores.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[R, D]`` each) and ``"bias"`` (``[R]``);
-            or a :class:`~relgraph.RelationTables`, which all layers that receive it share (with FSDP2, shard it before
-            these layers).
-        per_head: whether each head has its own rows, ``[H, R, D]`` or ``[H, R]``: True, False, or the kinds of tables
-            that have rows per head.
-        tie_tables: whether one table serves as key and value table.
-        names: the labels' names, R strings, saved with the tables, if there is no labeler; for a sum one sequence per
-            part.
-        frozen: the label whose rows stay zero; for a sum one per part.
+            or a :class:`~relgraph.RelationTables`, which has further options: rows per head, tied tables, names,
+            frozen labels, banks. All layers that receive the same object share it (with FSDP2, shard it before these
+            layers).
         score: a score that replaces or changes the scaled dot product, as in :func:`~relgraph.relation_attention`. A
             module, such as :class:`~relgraph.score.Additive`, becomes a part of the layer: its parameters are learned,
             moved and saved with it, and all layers that receive the same module share them.
@@ -91,8 +86,8 @@ class RelationAttention(Projections):
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler without
             ``num_labels`` and ``names``.
         ValueError: heads that do not divide, sizes below 1 or a parameter of more than 2³¹ numbers, a dropout outside
-            ``[0, 1)``, ``num_labels`` or ``names`` with a labeler, unknown names in ``bias``, unknown kinds of tables
-            or an unknown ``impl``; options of tables when the layer makes none; given tables of another size; a
+            ``[0, 1)``, ``num_labels`` with a labeler, unknown names in ``bias``, unknown kinds of tables or an unknown
+            ``impl``; given tables of another size or for other labels; a
             ``device`` that does not exist, a ``dtype`` that parameters cannot have; a score whose weight has another
             shape, or maps without labels; biases of queries with a score other than the dot product, or a
             ``position_bias`` without a key table.
@@ -111,7 +106,8 @@ class RelationAttention(Projections):
         >>> {name: list(p.shape) for name, p in layer.named_parameters() if name.startswith(("score", "value_map"))}
         {'score.weight': [4, 4], 'value_map.bases': [4, 2, 4, 4], 'value_map.coefficients': [5, 2]}
         >>> options = {"head_dim": 64, "scale": 1.0, "bias": False}             # a T5 of 6 heads of 64 in width 512
-        >>> layer = rg.RelationAttention(512, 6, num_labels=32, tables=("bias",), per_head=True, **options)
+        >>> tables = rg.RelationTables(32, 64, 6, kinds=("bias",), per_head=True)
+        >>> layer = rg.RelationAttention(512, 6, tables=tables, **options)
         >>> layer.in_proj_weight.shape, layer.out_proj.weight.shape
         (torch.Size([1152, 512]), torch.Size([512, 384]))
     """
@@ -137,10 +133,6 @@ class RelationAttention(Projections):
         head_dim: int | None = None,
         scale: float | None = None,
         tables: Sequence[str] | RelationTables = ("key", "value"),
-        per_head: bool | Sequence[str] = False,
-        tie_tables: bool = False,
-        names: Sequence[Any] | None = None,
-        frozen: int | Sequence[int | None] | None = None,
         score: Score | None = None,
         content_bias: bool = False,
         position_bias: bool = False,
@@ -153,8 +145,9 @@ class RelationAttention(Projections):
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
         self.register_load_state_dict_pre_hook(adapt_state)
-        num_labels, names = check_labeler(labeler, num_labels, names, tables)
+        num_labels, names = check_labeler(labeler, num_labels, tables)
         self.labeler = labeler
+        self._names = Names()
         self._set_sizes(embed_dim, num_heads, num_kv_heads, head_dim, kdim, vdim)
         self.dropout = check.probability("dropout", dropout)
         self.scale = None if scale is None else check.finite("scale", scale)
@@ -162,20 +155,14 @@ class RelationAttention(Projections):
         factory = check.parameter_place(device, dtype)
         self.biased = check_bias("bias", bias)
         self._make_projections(factory)
-        check.boolean("tie_tables", tie_tables)
-        options = {"per_head": per_head, "tied": tie_tables, "names": names, "frozen": frozen}
-        # A stack copies its layer, but not tables that were passed in to be shared.
-        self.tables_given = isinstance(tables, RelationTables)
         if isinstance(tables, RelationTables):
-            self.tables = check_given(tables, num_labels, num_heads, self.head_dim, options)
+            self.tables = check_given(tables, num_labels, num_heads, self.head_dim)
         else:
             kinds = check_kinds("tables", tables)
-            check_tied("tie_tables", tie_tables and num_labels is not None, kinds)
-            if num_labels is None:
-                check_unused(options)
-                self.tables = None
-            else:
-                self.tables = RelationTables(num_labels, self.head_dim, num_heads, kinds=kinds, **options, **factory)
+            self.tables = None
+            if num_labels is not None:
+                options = {"kinds": kinds, "names": names, "shared": False, **factory}
+                self.tables = RelationTables(num_labels, self.head_dim, **options)
         self.score = check_score(score, self.tables, self.num_heads, self.head_dim)
         for name, wanted in (("content_bias", content_bias), ("position_bias", position_bias)):
             learned = check_query_bias(name, wanted, self.score, self.tables)
@@ -185,20 +172,21 @@ class RelationAttention(Projections):
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
 
     def reset_parameters(self) -> None:
-        """Initialize projections, tables, score and maps again, also tables and a score that were passed in.
+        """Initialize projections, tables, score and maps again.
 
-        A score keeps its parameters if it has no ``reset_parameters``.
+        Shared tables keep their rows, as other layers may have them, and so does a score without
+        ``reset_parameters``.
         """
         self.out_proj.reset_parameters()
         self._reset_projections()
         for bias in (self.content_bias, self.position_bias):
             if bias is not None:
                 nn.init.zeros_(bias)
-        for part in (self.tables, self.score, self.value_map):
+        own = None if self.tables is None or self.tables.shared else self.tables
+        for part in (own, self.score, self.value_map):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
-    @explains_arguments
     @restores_cache_on_error
     def forward(
         self,
@@ -352,7 +340,7 @@ class RelationAttention(Projections):
             inputs, rows = region.check_together(lambda: self._checked(labels, **arguments), labels, arguments)
             if inputs.pairs is not None and inputs.padding is not None:
                 inputs = inputs._replace(padding=region.all_keys(inputs.padding))
-        tables: dict[str, Any] = {} if self.tables is None else self._tables(bank_features)
+        tables: dict[str, Any] = {} if self.tables is None else self.tables(bank_features)
         query, key, value, mask = self._project(inputs, cache)
         given = {
             "query": query, "key": key, "value": value, "labels": inputs.labels, **tables, "attn_mask": mask,
@@ -373,10 +361,10 @@ class RelationAttention(Projections):
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
         assert weight is not None
         if self.labeler is not None:
-            labels = labels_between(self.labeler, labels, query, key, cache, q_offset)
+            labels = labels_between(self.labeler, labels, query, key, cache, q_offset, self._names)
         inputs = check_inputs(
             Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, weight), self.tables,
-            query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache,
+            query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache, self._names,
         )  # fmt: skip
         if self.tables is None and bank_features is not None:
             raise ValueError("bank_features must be None for a layer without tables")
@@ -388,7 +376,7 @@ class RelationAttention(Projections):
             )
         rows = None
         if row_scores is not None:
-            rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs)
+            rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs, self._names)
         # before the cache takes the keys
         check.boolean("need_weights", need_weights)
         if need_weights and self.impl in ("chunked", "native", "triton"):
@@ -396,12 +384,6 @@ class RelationAttention(Projections):
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )
         return inputs, rows
-
-    def _tables(self, bank_features: Any) -> dict[str, Any]:
-        """The tables as arguments of attention."""
-        if bank_features is None and not self.tables.has_banks:
-            return self.tables()
-        return rename_in_errors({"features": "bank_features"}, self.tables, bank_features)
 
     def _project(self, inputs: Inputs, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, all keys and all values split by heads, and one mask, for ``functional``."""

@@ -15,38 +15,36 @@ from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import LayerCache, memory_labels_of_new_rows, restores_cache_on_error
-from relgraph.nn.inputs import check_without_tables
+from relgraph.nn.inputs import Names, check_without_tables
 from relgraph.nn.layer_parts import (
     Activation,
     check_activation,
     check_batch_first,
     check_input,
-    check_labeler,
+    check_place,
     check_sizes,
-    explains_arguments,
     from_torch_layer,
     layer_repr,
-    make_labels,
-    rename_in_errors,
+    make_attention,
     residual,
 )
 from relgraph.nn.masks import check_order
-from relgraph.nn.projections import check_layer_bias
+from relgraph.nn.memory import labels_of_memory
 from relgraph.nn.table import check_label_names
-from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
-from relgraph.score import Score
+from relgraph.nn.tables import NumLabels, RelationTables
 
-# The argument names of the two attentions, and the layer's.
-_NAMES = {"query": "tgt", "attn_mask": "tgt_mask", "key_padding_mask": "tgt_key_padding_mask"}
-_MEMORY_NAMES = {
-    "query": "tgt", "key": "memory", "value": "memory", "kdim": "d_model", "labels": "memory_labels",
-    "attn_mask": "memory_mask", "key_padding_mask": "memory_key_padding_mask", "score": "memory_score",
-    "row_scores": "memory_row_scores",
-}  # fmt: skip
-_MEMORY_OPTIONS = {
-    "num_labels": "num_memory_labels", "tables": "memory_tables", "names": "memory_names", "score": "memory_score",
-    "value_map": "memory_value_map",
-}  # fmt: skip
+# What the layer calls the arguments of its two attentions.
+_NAMES = Names("tgt", "tgt", "tgt", attn_mask="tgt_mask", key_padding_mask="tgt_key_padding_mask", width="d_model")
+_MEMORY_NAMES = Names(
+    "tgt",
+    "memory",
+    "memory",
+    "memory_labels",
+    "memory_key_padding_mask",
+    "memory_mask",
+    "memory_row_scores",
+    "d_model",
+)
 
 
 class RelationDecoderLayer(nn.Module):
@@ -63,16 +61,14 @@ class RelationDecoderLayer(nn.Module):
     Args:
         d_model: E, the width of inputs, memory and outputs; this and all further arguments as in
             :class:`~relgraph.RelationEncoderLayer`.
-        num_labels: R of the self-attention, if there is no labeler; None for no tables. ``labeler``, ``tables``,
-            ``per_head``, ``tie_tables``, ``names``, ``frozen``, ``score``, ``content_bias``, ``position_bias`` and
-            ``value_map`` are also for the self-attention only.
-        num_kv_heads: number of key and value heads in both attentions, which must divide H; H by default. ``head_dim``,
-            ``scale`` and ``attention_bias`` are also for both.
-        num_memory_labels: R of the attention to the memory; None for no tables.
-        memory_tables: kinds of tables in the attention to the memory, or :class:`~relgraph.RelationTables`.
-        memory_names: the names of the labels between target and memory.
-        memory_score: the ``score`` of the attention to the memory; the module passed as ``score`` may be shared.
-        memory_value_map: the ``value_map`` of the attention to the memory.
+        labeler: the labeler of the self-attention. The attention to the memory has no labels, unless it is passed in.
+        num_labels: R of the self-attention, if there is no labeler; None for no tables.
+        tables: kinds of tables of the self-attention, or :class:`~relgraph.RelationTables`.
+        self_attention: the self-attention, a :class:`~relgraph.RelationAttention` with this width and number of heads,
+            for all options that it has; then ``labeler``, ``num_labels`` and ``tables`` are its own.
+        cross_attention: the attention from target (query) to memory (key), likewise. Its labeler, if it has one, labels
+            n rows of the target, after ``past`` others in a cache, against M rows of the memory when a call gives no
+            ``memory_labels``: ``labeler(n, M, q_offset=past)``.
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
@@ -101,48 +97,26 @@ class RelationDecoderLayer(nn.Module):
         labeler: Callable[..., Any] | None = None,
         num_labels: NumLabels = None,
         tables: Sequence[str] | RelationTables = ("key", "value"),
-        per_head: bool | Sequence[str] = False,
-        tie_tables: bool = False,
-        names: Sequence[Any] | None = None,
-        frozen: int | Sequence[int | None] | None = None,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        scale: float | None = None,
-        attention_bias: bool | Sequence[str] | None = None,
-        score: Score | None = None,
-        content_bias: bool = False,
-        position_bias: bool = False,
-        value_map: bool | int = False,
-        impl: str | None = None,
-        num_memory_labels: NumLabels = None,
-        memory_tables: Sequence[str] | RelationTables = ("key", "value"),
-        memory_names: Sequence[Any] | None = None,
-        memory_score: Score | None = None,
-        memory_value_map: bool | int = False,
+        self_attention: RelationAttention | None = None,
+        cross_attention: RelationAttention | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps, head_dim)
-        factory = check.parameter_place(device, dtype)
+        check_sizes(
+            d_model,
+            nhead,
+            dim_feedforward,
+            layer_norm_eps,
+            cross_attention if self_attention is None else self_attention,
+        )
+        factory = check_place(device, dtype, self_attention, cross_attention)
         check_batch_first(batch_first)
-        if not isinstance(memory_tables, RelationTables):
-            memory_tables = check_kinds("memory_tables", memory_tables)
-        num_labels, names = check_labeler(labeler, num_labels, names, tables)
-        self.labeler = labeler
         self.norm_first = check.boolean("norm_first", norm_first)
-        of_attention: dict[str, Any] = {
-            "num_kv_heads": num_kv_heads, "head_dim": head_dim, "scale": scale, "impl": impl,
-            "bias": check_layer_bias(bias, attention_bias), **factory,
-        }  # fmt: skip
-        self.self_attn = RelationAttention(
-            d_model, nhead, dropout, num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables,
-            names=names, frozen=frozen, score=score, content_bias=content_bias, position_bias=position_bias,
-            value_map=value_map, **of_attention,
-        )  # fmt: skip
-        self.multihead_attn = rename_in_errors(
-            _MEMORY_OPTIONS, RelationAttention, d_model, nhead, dropout, num_labels=num_memory_labels,
-            tables=memory_tables, names=memory_names, score=memory_score, value_map=memory_value_map, **of_attention,
-        )  # fmt: skip
+        own = {"labeler": labeler, "num_labels": num_labels, "tables": tables}
+        others = {"dropout": dropout, "bias": check.boolean("bias", bias), **factory}
+        sizes = (d_model, nhead)
+        self.self_attn = make_attention("self_attention", self_attention, sizes, own, others, _NAMES)
+        self.multihead_attn = make_attention("cross_attention", cross_attention, sizes, {}, others, _MEMORY_NAMES)
         self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
         self.dropout = nn.Dropout(dropout)
         self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **factory)
@@ -181,7 +155,6 @@ class RelationDecoderLayer(nn.Module):
         """
         return from_torch_layer(cls, layer, nn.TransformerDecoderLayer, new_tables, options)
 
-    @explains_arguments
     @restores_cache_on_error
     def forward(
         self,
@@ -228,7 +201,7 @@ class RelationDecoderLayer(nn.Module):
             bank_features: the input of the banks of the self-attention's tables.
             row_scores: scores of the self-attention, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
             memory_row_scores: scores of the attention to the memory, ``[B, H, N, R]`` with the R of
-                ``num_memory_labels``; without a batch ``[H, N, R]``, with packed memory labels ``[H, B·N, R]``.
+                ``cross_attention``; without a batch ``[H, N, R]``, with packed memory labels ``[H, B·N, R]``.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -242,7 +215,8 @@ class RelationDecoderLayer(nn.Module):
             NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
 
         Example:
-            >>> layer = rg.RelationDecoderLayer(16, 4, 32, num_labels=5, num_memory_labels=3)
+            >>> towards_memory = rg.RelationAttention(16, 4, num_labels=3)
+        >>> layer = rg.RelationDecoderLayer(16, 4, 32, num_labels=5, cross_attention=towards_memory)
             >>> tgt, memory = torch.randn(2, 4, 16), torch.randn(2, 6, 16)
             >>> labels, memory_labels = rg.ClippedDistance(2)(4), rg.ClippedDistance(1)(4, 6, q_offset=0)
             >>> layer(tgt, memory, labels=labels, memory_labels=memory_labels).shape
@@ -252,7 +226,6 @@ class RelationDecoderLayer(nn.Module):
             raise TypeError(f"cache must be a LayerCache or None, got {type(cache).__name__}")
         check.boolean("tgt_is_causal", tgt_is_causal)
         check.boolean("memory_is_causal", memory_is_causal)
-        labels = make_labels(self.labeler, labels, "tgt", tgt, cache)
         check_input("tgt", tgt, self)
         past = 0 if cache is None else len(cache)
         if tgt_is_causal and tgt_mask is not None:
@@ -260,24 +233,26 @@ class RelationDecoderLayer(nn.Module):
         if cache is not None:
             memory_labels = memory_labels_of_new_rows(memory_labels, past, tgt.shape[-2])
         if self.multihead_attn.tables is None and isinstance(memory_labels, Labels):
-            remedy = f"give the layer num_memory_labels={memory_labels.num_labels}"
+            remedy = f"give the layer a cross_attention with num_labels={memory_labels.num_labels}"
             check_without_tables("memory_labels", memory_labels, remedy)
         own, held = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
         if memory is None and not held:
             raise ValueError("memory must be given as long as no cache holds it, got None")
+        if memory_labels is None and self.multihead_attn.labeler is not None:
+            memory_labels = labels_of_memory(self.multihead_attn.labeler, tgt, memory, cache)
         joined = isinstance(memory_labels, Labels) and memory_labels.packed and tgt.dim() == 3
 
         def attend(x: Tensor) -> Tensor:
-            z = rename_in_errors(
-                _NAMES, self.self_attn, x, labels=labels, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask,
-                is_causal=tgt_is_causal, cache=own, bank_features=bank_features, row_scores=row_scores,
+            z = self.self_attn(
+                x, labels=labels, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask, is_causal=tgt_is_causal,
+                cache=own, bank_features=bank_features, row_scores=row_scores,
             )  # fmt: skip
             return self.dropout1(z)
 
         def attend_memory(x: Tensor) -> Tensor:
-            z = rename_in_errors(
-                _MEMORY_NAMES, self.multihead_attn, x.flatten(0, 1) if joined else x, memory, labels=memory_labels,
-                attn_mask=memory_mask, key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
+            z = self.multihead_attn(
+                x.flatten(0, 1) if joined else x, memory, labels=memory_labels, attn_mask=memory_mask,
+                key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
                 q_offset=past if memory_is_causal else None, cache=held, row_scores=memory_row_scores,
             )  # fmt: skip
             return self.dropout2(z.unflatten(0, x.shape[:2]) if joined else z)
@@ -287,6 +262,11 @@ class RelationDecoderLayer(nn.Module):
 
         steps = ((self.norm1, attend), (self.norm2, attend_memory), (self.norm3, feed_forward))
         return residual(tgt, self.norm_first, *steps)
+
+    @property
+    def labeler(self) -> Any:
+        """The labeler of the self-attention, or None."""
+        return self.self_attn.labeler
 
     def extra_repr(self) -> str:
         """The arguments that the submodules do not show."""

@@ -14,27 +14,24 @@ from relgraph.call import LabelsLike, Table
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, restores_cache_on_error
+from relgraph.nn.inputs import Names
 from relgraph.nn.layer_parts import (
     Activation,
     check_activation,
     check_batch_first,
     check_input,
-    check_labeler,
+    check_place,
     check_sizes,
-    explains_arguments,
     from_torch_layer,
     layer_repr,
-    make_labels,
-    rename_in_errors,
+    make_attention,
     residual,
 )
-from relgraph.nn.projections import check_layer_bias
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
-from relgraph.score import Score
 
-_NAMES = {"query": "src", "attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}
-"""The attention's argument names, and the layer's."""
+_NAMES = Names("src", "src", "src", attn_mask="src_mask", key_padding_mask="src_key_padding_mask", width="d_model")
+"""What the layer calls the arguments of its attention."""
 
 
 class RelationEncoderLayer(nn.Module):
@@ -57,7 +54,7 @@ class RelationEncoderLayer(nn.Module):
         nhead: H; divides E unless there is a ``head_dim``.
         dim_feedforward: width of the feed-forward network.
         dropout: probability in ``[0, 1)`` of dropout in training, on attention weights and in each step.
-        activation: ``"relu"``, ``"gelu"`` or a function.
+        activation: ``"relu"``, ``"gelu"``, ``"silu"`` or a function.
         layer_norm_eps: added to variances in the norms.
         batch_first: must be True: ``[B, N, E]``.
         norm_first: whether norms come before each step, not after each sum.
@@ -69,31 +66,23 @@ class RelationEncoderLayer(nn.Module):
             number of labels and their names.
         num_labels: R, if there is no labeler; None for a layer without tables.
         tables: kinds of tables, or :class:`~relgraph.RelationTables`: see :class:`~relgraph.RelationAttention`.
-        per_head: whether each head has its own rows: see :class:`~relgraph.RelationAttention`.
-        tie_tables: whether one table serves as key and value table.
-        names: the labels' names, R strings, if there is no labeler.
-        frozen: the label whose rows stay zero; for a sum one per part.
-        num_kv_heads: number of key and value heads, which must divide H; H by default.
-        head_dim: D, the size of a head, E / H by default; another size gives the attention a width other than E.
-        scale: factor on the score terms that hold a vector: see :class:`~relgraph.RelationAttention`.
-        attention_bias: which projections of the attention have a bias, a bool or names: the ``bias`` of
-            :class:`~relgraph.RelationAttention`. The value of ``bias`` by default.
-        score: a score that replaces or changes the scaled dot product: see :class:`~relgraph.RelationAttention`. All
-            layers that receive the same module share it, but a stack copies it with the layer.
-        content_bias: whether queries have a bias in their product with keys: see :class:`~relgraph.RelationAttention`.
-        position_bias: the same for the product with the key table.
-        value_map: whether each label has a linear map of the values, or K, the number of bases of the maps: see
-            :class:`~relgraph.RelationAttention`.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
+        attention: the self-attention, a :class:`~relgraph.RelationAttention` with this width and number of heads, for
+            all options that it has; then ``labeler``, ``num_labels``, ``tables`` and ``impl`` are its own, and so are
+            its dropout and biases. A stack copies it with the layer.
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
-        ValueError: ``batch_first=False``, an unknown activation, ``num_labels`` or ``names`` with a labeler, parameters
-            of more than 2³¹ numbers, and the errors of :class:`~relgraph.RelationAttention`.
+        ValueError: ``batch_first=False``, an unknown activation, ``num_labels`` with a labeler, an ``attention`` of
+            another size or beside options of its own, parameters of more than 2³¹ numbers, and the errors of
+            :class:`~relgraph.RelationAttention`.
 
     Example:
         >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
         >>> layer(torch.randn(2, 7, 16)).shape
+        torch.Size([2, 7, 16])
+        >>> attention = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(2), score=rg.score.Softcap(5.0))
+        >>> rg.RelationEncoderLayer(16, 4, 32, attention=attention)(torch.randn(2, 7, 16)).shape
         torch.Size([2, 7, 16])
     """
 
@@ -114,37 +103,18 @@ class RelationEncoderLayer(nn.Module):
         labeler: Callable[..., Any] | None = None,
         num_labels: NumLabels = None,
         tables: Sequence[str] | RelationTables = ("key", "value"),
-        per_head: bool | Sequence[str] = False,
-        tie_tables: bool = False,
-        names: Sequence[Any] | None = None,
-        frozen: int | Sequence[int | None] | None = None,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        scale: float | None = None,
-        attention_bias: bool | Sequence[str] | None = None,
-        score: Score | None = None,
-        content_bias: bool = False,
-        position_bias: bool = False,
-        value_map: bool | int = False,
         impl: str | None = None,
+        attention: RelationAttention | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps, head_dim)
-        factory = check.parameter_place(device, dtype)
+        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps, attention)
+        factory = check_place(device, dtype, attention)
         check_batch_first(batch_first)
-        num_labels, names = check_labeler(labeler, num_labels, names, tables)
-        self.labeler = labeler
         self.norm_first = check.boolean("norm_first", norm_first)
-        of_attention: dict[str, Any] = {
-            "num_kv_heads": num_kv_heads, "head_dim": head_dim, "scale": scale, "impl": impl,
-            "bias": check_layer_bias(bias, attention_bias), **factory,
-        }  # fmt: skip
-        self.self_attn = RelationAttention(
-            d_model, nhead, dropout, num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables,
-            names=names, frozen=frozen, score=score, content_bias=content_bias, position_bias=position_bias,
-            value_map=value_map, **of_attention,
-        )  # fmt: skip
+        own = {"labeler": labeler, "num_labels": num_labels, "tables": tables, "impl": impl}
+        others = {"dropout": dropout, "bias": check.boolean("bias", bias), **factory}
+        self.self_attn = make_attention("attention", attention, (d_model, nhead), own, others, _NAMES)
         self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
         self.dropout = nn.Dropout(dropout)
         self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **factory)
@@ -181,7 +151,6 @@ class RelationEncoderLayer(nn.Module):
         """
         return from_torch_layer(cls, layer, nn.TransformerEncoderLayer, new_tables, options)
 
-    @explains_arguments
     @restores_cache_on_error
     def forward(
         self,
@@ -236,13 +205,12 @@ class RelationEncoderLayer(nn.Module):
         if cache is not None and not isinstance(cache, KVCache):
             raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
         check.boolean("is_causal", is_causal)
-        labels = make_labels(self.labeler, labels, "src", src, cache)
         check_input("src", src, self)
 
         def attend(x: Tensor) -> Tensor:
-            z = rename_in_errors(
-                _NAMES, self.self_attn, x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask,
-                is_causal=is_causal, cache=cache, bank_features=bank_features, row_scores=row_scores,
+            z = self.self_attn(
+                x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
+                cache=cache, bank_features=bank_features, row_scores=row_scores,
             )  # fmt: skip
             return self.dropout1(z)
 
@@ -250,6 +218,11 @@ class RelationEncoderLayer(nn.Module):
             return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
         return residual(src, self.norm_first, (self.norm1, attend), (self.norm2, feed_forward))
+
+    @property
+    def labeler(self) -> Any:
+        """The labeler of the self-attention, or None."""
+        return self.self_attn.labeler
 
     def extra_repr(self) -> str:
         """The arguments that the submodules do not show."""

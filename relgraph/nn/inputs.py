@@ -21,6 +21,19 @@ from relgraph.nn.masks import check_padding, check_pairs
 from relgraph.nn.tables import RelationTables
 
 
+class Names(NamedTuple):
+    """What errors call the arguments of an attention: a layer around it has other names for some of them."""
+
+    query: str = "query"
+    key: str = "key"
+    value: str = "value"
+    labels: str = "labels"
+    key_padding_mask: str = "key_padding_mask"
+    attn_mask: str = "attn_mask"
+    row_scores: str = "row_scores"
+    width: str = ""  # what the layer calls the width of all inputs, if not embed_dim, kdim and vdim
+
+
 class Widths(NamedTuple):
     """The inputs that the layer expects: their last axes, its heads, and one parameter for dtype and device."""
 
@@ -56,6 +69,7 @@ def check_inputs(
     attn_mask: Any,
     q_offset: Any,
     cache: Any,
+    names: Names,
 ) -> Inputs:
     """Check the arguments of ``RelationAttention.forward``, apart from its flags."""
     if cache is not None and not isinstance(cache, KVCache):
@@ -65,18 +79,20 @@ def check_inputs(
         raise NotImplementedError("cache must be None within context_parallel, where each process holds some rows only")
     packed = type(labels) in KINDS and labels.k_ptr is not None
     if packed and cache is not None:
-        raise NotImplementedError("labels must not be packed with a cache, which holds one sequence per batch row")
+        raise NotImplementedError(
+            f"{names.labels} must not be packed with a cache, which holds one sequence per batch row"
+        )
     held = cache if cache is not None and cache.static and len(cache) > 0 else None
     if held is None:
-        key, value = _default_memory(query, key, value, cache)
+        key, value = _default_memory(query, key, value, cache, names)
     elif key is not None and value is None:
         value = key
-    _check_tensors(widths, query, key, value, packed)
+    _check_tensors(widths, query, key, value, packed, names)
     unbatched = query.dim() == 2
     batch, q_len = 1 if unbatched else query.shape[0], query.shape[-2]
     past = 0 if cache is None else len(cache)
     if held is not None:
-        _check_memory(held, key, batch)
+        _check_memory(held, key, batch, names)
         key = value = None
         new = k_len = past
     else:
@@ -89,97 +105,101 @@ def check_inputs(
     rows, all_keys = q_len, k_len
     if region is not None:
         all_queries, all_keys = region.whole_length(q_len), region.whole_length(k_len)  # of all processes
-        rows = q_len if _rows_of_one(labels, q_len, all_queries) else all_queries
-    _check_labels(labels, tables, batch, rows, all_keys, query)
-    padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched)
-    pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, all_keys, unbatched=unbatched)
+        rows = q_len if _rows_of_one(labels, names.labels, q_len, all_queries) else all_queries
+    _check_labels(labels, names.labels, tables, batch, rows, all_keys, query)
+    padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched, name=names.key_padding_mask)
+    heads, lengths = widths.num_heads, (q_len, all_keys)
+    pairs = check_pairs(attn_mask, batch, heads, *lengths, unbatched=unbatched, name=names.attn_mask)
     if padding is not None or pairs is not None:
-        check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
-    q_offset = _check_position(q_offset, labels, cache)
+        check.same_device(**{names.query: query, names.key_padding_mask: padding, names.attn_mask: pairs})
+    q_offset = _check_position(q_offset, labels, names.labels, cache)
     return Inputs(query, key, value, labels, padding, pairs, q_offset, unbatched, packed)
 
 
-def _rows_of_one(labels: Any, q_len: int, all_queries: int) -> bool:
+def _rows_of_one(labels: Any, name: str, q_len: int, all_queries: int) -> bool:
     """Whether labels cover only the rows of this process, not those that all processes hold."""
     if q_len == all_queries:
         return False
     if isinstance(labels, Tensor):
-        return check.tensor("labels", labels).dim() > 1 and labels.shape[-2] == q_len
+        return check.tensor(name, labels).dim() > 1 and labels.shape[-2] == q_len
     return isinstance(labels, Labels) and labels.q_len == q_len
 
 
-def _default_memory(query: Any, key: Any, value: Any, cache: KVCache | None) -> tuple[Any, Any]:
+def _default_memory(query: Any, key: Any, value: Any, cache: KVCache | None, names: Names) -> tuple[Any, Any]:
     if key is None and value is not None:
-        raise ValueError("key must be given with value, got None")
+        raise ValueError(f"{names.key} must be given with {names.value}, got None")
     if cache is not None and cache.static and key is None:
-        raise ValueError("key must be given to fill the static cache, got None")
+        raise ValueError(f"{names.key} must be given to fill the static cache, got None")
     if cache is not None and not cache.static and key is not None and key is not query:
-        raise ValueError("cache must be static when key is not query, got one that grows")
+        raise ValueError(f"cache must be static when {names.key} is not {names.query}, got one that grows")
     key = query if key is None else key
     return key, key if value is None else value
 
 
-def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: bool) -> None:
+def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: bool, names: Names) -> None:
     given: dict[str, Any] = {"query": query}
     if key is not None:
         given["key"] = key
     if value is not None:
         given["value"] = value
     sizes = {"query": widths.embed_dim, "key": widths.kdim, "value": widths.vdim}
-    names = {"query": "embed_dim", "key": "kdim", "value": "vdim"}
     weight = widths.parameter
-    for name, x in given.items():
-        if x is query and name != "query" and sizes[name] == sizes["query"]:
+    for argument, x in given.items():
+        if x is query and argument != "query" and sizes[argument] == sizes["query"]:
             continue
+        name = getattr(names, argument)
         if type(x) not in PLAIN or x.layout != torch.strided or x.is_nested or x.dtype not in FLOATING_DTYPES:
             check.tensor(name, x)
             check_layer_input(name, x, weight)
         if x.dim() != 2 and (packed or x.dim() != 3):
-            shape = "[T, E], as the labels are packed" if packed else "[B, N, E] or [N, E]"
+            shape = f"[T, E], as the {names.labels} are packed" if packed else "[B, N, E] or [N, E]"
             raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
         if x.dim() != query.dim() or (x.dim() == 3 and x.shape[0] != query.shape[0]):
-            raise ValueError(f"{name} must share its batch axis with query, {list(query.shape)}, got {list(x.shape)}")
-        if x.shape[-1] != sizes[name]:
-            raise ValueError(f"{name} must end in {names[name]} = {sizes[name]}, got {list(x.shape)}")
+            raise ValueError(
+                f"{name} must share its batch axis with {names.query}, {list(query.shape)}, got {list(x.shape)}"
+            )
+        if x.shape[-1] != sizes[argument]:
+            width = names.width or {"query": "embed_dim", "key": "kdim", "value": "vdim"}[argument]
+            raise ValueError(f"{name} must end in {width} = {sizes[argument]}, got {list(x.shape)}")
         if x.dtype != weight.dtype and (not x.is_floating_point() or check.autocast_dtype(x.device.type) is None):
             raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {x.dtype}")
         if x.device != weight.device:
             raise ValueError(f"{name} must be on the device of the layer, {weight.device}, got {x.device}")
     if key is not None and value is not None and value.shape[:-1] != key.shape[:-1]:
-        raise ValueError(f"value must have the length of key, {key.shape[-2]}, got {value.shape[-2]}")
+        raise ValueError(f"{names.value} must have the length of {names.key}, {key.shape[-2]}, got {value.shape[-2]}")
 
 
-def _check_memory(cache: KVCache, key: Tensor | None, batch: int) -> None:
+def _check_memory(cache: KVCache, key: Tensor | None, batch: int, names: Names) -> None:
     cache.check(batch, 0)
     if key is not None and key.shape[-2] != len(cache):
         raise ValueError(
-            f"key must have the length of the memory that the static cache holds, {len(cache)}, got {key.shape[-2]}: "
-            "reset the cache for another memory"
+            f"{names.key} must have the length of the memory that the static cache holds, {len(cache)}, got "
+            f"{key.shape[-2]}: reset the cache for another memory"
         )
 
 
 def _check_labels(
-    labels: Any, tables: RelationTables | None, batch: int, q_len: int, k_len: int, query: Tensor
+    labels: Any, name: str, tables: RelationTables | None, batch: int, q_len: int, k_len: int, query: Tensor
 ) -> None:
     if type(labels) not in KINDS:
-        check_labels_type(labels)
+        check_labels_type(labels, name)
     if labels is None:
         if tables is not None:
-            raise ValueError(f"labels must be given, as the layer has tables for {tables.num_labels}, got None")
+            raise ValueError(f"{name} must be given, as the layer has tables for {tables.num_labels}, got None")
         return
     if isinstance(labels, Tensor):
         if tables is None or isinstance(tables.num_labels, tuple):
             raise ValueError(
-                "labels must be Labels if the layer has no tables, or tables for a sum, got a Tensor: pass "
+                f"{name} must be Labels if the layer has no tables, or tables for a sum, got a Tensor: pass "
                 "rg.DenseLabels(ids, num_labels), with num_labels=0 if they only say who attends"
             )
     elif tables is None:
-        check_without_tables("labels", labels, f"give the layer num_labels={labels.num_labels}")
+        check_without_tables(name, labels, f"give the layer num_labels={labels.num_labels}")
     elif tables.num_labels != labels.num_labels and not tables.fits(labels.num_labels):
-        raise ValueError(f"labels must have num_labels = {tables.num_labels}, got {labels.num_labels}")
+        raise ValueError(f"{name} must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     elif labels._named is not None and not torch.compiler.is_compiling():
-        tables._check_names("labels", labels)
-    check_labels_fit(labels, batch, q_len, k_len, query.device)
+        tables._check_names(name, labels)
+    check_labels_fit(labels, batch, q_len, k_len, query.device, name)
 
 
 def check_without_tables(name: str, labels: Labels, remedy: str) -> None:
@@ -195,7 +215,7 @@ def check_without_tables(name: str, labels: Labels, remedy: str) -> None:
         )
 
 
-def _check_position(q_offset: Any, labels: Any, cache: KVCache | None) -> int | Tensor | None:
+def _check_position(q_offset: Any, labels: Any, name: str, cache: KVCache | None) -> int | Tensor | None:
     """The key position of query row 0. A growing cache sets it, and distance labels must agree."""
     if q_offset is not None:
         check_offset(q_offset)
@@ -209,6 +229,6 @@ def _check_position(q_offset: Any, labels: Any, cache: KVCache | None) -> int | 
     for offset in offsets:
         if (0 if offset is None else offset) != len(cache):
             raise ValueError(
-                f"labels must be built with q_offset = {len(cache)}, the number of keys in the cache, got {offset}"
+                f"{name} must be built with q_offset = {len(cache)}, the number of keys in the cache, got {offset}"
             )
     return len(cache)

@@ -10,28 +10,32 @@ from torch import Tensor
 from relgraph.arguments import check
 
 
-def check_padding(mask: Any, batch: int, length: int, *, unbatched: bool) -> Tensor | None:
+def check_padding(
+    mask: Any, batch: int, length: int, *, unbatched: bool, name: str = "key_padding_mask"
+) -> Tensor | None:
     """``key_padding_mask``, ``[B, N_k]`` or ``[N_k]`` of an unbatched input, as ``[B, N_k]``."""
     if mask is None:
         return None
-    check_dtype("key_padding_mask", mask)
+    check_dtype(name, mask)
     if mask.dtype != torch.bool and mask.is_cpu and mask.numel() and check.can_look_at_data(mask) and mask.amax() > 0:
         raise ValueError(
-            "key_padding_mask must hold bools (True blocks) or floats of at most 0, which are added to the scores, got "
+            f"{name} must hold bools (True blocks) or floats of at most 0, which are added to the scores, got "
             f"values up to {mask.amax().item():g}: if 1 marks what attends, pass mask == 0"
         )
     wanted = [length] if unbatched else [batch, length]
     if list(mask.shape) != wanted:
         what = "[N_k]" if unbatched else "[B, N_k]"
-        raise ValueError(f"key_padding_mask must have shape {what} = {wanted}, got {list(mask.shape)}")
+        raise ValueError(f"{name} must have shape {what} = {wanted}, got {list(mask.shape)}")
     return mask[None] if unbatched else mask
 
 
-def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, unbatched: bool) -> Tensor | None:
+def check_pairs(
+    mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, unbatched: bool, name: str = "attn_mask"
+) -> Tensor | None:
     """``attn_mask``, ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B or 1, H or 1, N_q, N_k]``, with all four axes."""
     if mask is None:
         return None
-    check_dtype("attn_mask", mask)
+    check_dtype(name, mask)
     shape = list(mask.shape)
     if shape == [q_len, k_len]:
         return mask[None, None]
@@ -42,7 +46,7 @@ def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, un
         return mask
     forms = [[q_len, k_len], [batch * heads, q_len, k_len], [batch, heads, q_len, k_len]]
     raise ValueError(
-        f"attn_mask must have shape [N_q, N_k], {'[H' if unbatched else '[B·H'}, N_q, N_k] or [B, H, N_q, N_k], "
+        f"{name} must have shape [N_q, N_k], {'[H' if unbatched else '[B·H'}, N_q, N_k] or [B, H, N_q, N_k], "
         f"{forms[0]}, {forms[1]} or {forms[2]}, got {shape}"
     )
 

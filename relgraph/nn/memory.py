@@ -14,7 +14,7 @@ from relgraph.labelers import Window
 from relgraph.labels import Labels
 from relgraph.labels.base import check_ptr, graph_at, graph_of
 from relgraph.nn.cache import LayerCache
-from relgraph.nn.layer_parts import labels_of_lengths, rename_in_errors
+from relgraph.nn.made_labels import labels_of_lengths
 from relgraph.nn.masks import check_padding
 
 
@@ -74,8 +74,7 @@ def attend_by_borders(
     if not pads:
         q_ptr = _target_borders(tgt, ptr)
         return memory, padding, Window()(tgt.shape[0] * tgt.shape[1], memory.shape[0], ptr=ptr, q_ptr=q_ptr)
-    names = {"key_padding_mask": "memory_key_padding_mask"}
-    hidden = rename_in_errors(names, check_padding, padding, 1, memory.shape[0], unbatched=True)
+    hidden = check_padding(padding, 1, memory.shape[0], unbatched=True, name="memory_key_padding_mask")
     rows, padding = _padded(memory, ptr)
     if hidden is not None:
         check.same_device(memory=memory, memory_key_padding_mask=hidden)
@@ -84,7 +83,7 @@ def attend_by_borders(
     return rows, padding, labels
 
 
-def made_labels(labeler: Any, tgt: Tensor, memory: Any, cache: LayerCache | None) -> Labels | None:
+def labels_of_memory(labeler: Any, tgt: Tensor, memory: Any, cache: LayerCache | None) -> Labels | None:
     """The labels of the rows of ``tgt`` and all rows of the memory; None as long as there is no memory."""
     past, held = (0, 0) if cache is None else (len(cache), len(cache.multihead_attn))
     if memory is not None:
@@ -94,7 +93,7 @@ def made_labels(labeler: Any, tgt: Tensor, memory: Any, cache: LayerCache | None
     elif not held:
         return None
     lengths = [whole_length(tgt.shape[-2]), whole_length(held)]
-    return labels_of_lengths(labeler, lengths, past, tgt, ("memory_labels", "memory_labeler"))
+    return labels_of_lengths(labeler, lengths, past, tgt, "memory_labels")
 
 
 def _check_graphs(name: str, ptr: Tensor, tgt: Tensor) -> None:

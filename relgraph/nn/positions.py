@@ -15,9 +15,6 @@ from relgraph.functional.region import active
 from relgraph.nn.cache import KVCache
 from relgraph.nn.masks import check_padding
 
-POSITIONS = ("relative", "sinusoidal", "both", "learned", "none")
-"""How a Transformer represents positions; ``"both"`` is relative and sinusoidal."""
-
 
 class _Positions(nn.Module, ABC):
     """A vector for each position, added to the rows of an input."""
@@ -67,6 +64,9 @@ class _Positions(nn.Module, ABC):
 
     def _check_last(self, name: str, last: int) -> None:
         """Raise ValueError if there is no position ``last``."""
+
+    def _check(self, name: str, x: Tensor, positions: int | Tensor) -> None:
+        """Raise ValueError, which calls the input ``name``, if it is elsewhere or one of its positions is missing."""
 
     @abstractmethod
     def _vectors(self, positions: Tensor, x: Tensor) -> Tensor:
@@ -210,6 +210,13 @@ class LearnedPositions(_Positions):
         rows = embedding(positions.long().clamp(min=0), self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0)
 
+    def _check(self, name: str, x: Tensor, positions: int | Tensor) -> None:
+        check.same_device(**{"the layer": self.weight, name: x})
+        if isinstance(positions, int):
+            self._check_last(name, positions)
+        else:
+            self._check_all(name, positions)
+
     def _check_all(self, name: str, positions: Tensor) -> None:
         if positions.device.type == "cpu" and positions.numel() > 0 and check.can_look_at_data(positions):
             self._check_last(name, int(positions.max()))
@@ -240,16 +247,17 @@ def _check_rows(offset: Tensor, x: Tensor) -> Tensor:
     return offset[:, None]
 
 
-def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> int | Tensor:
+def first_position(name: str, x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> int | Tensor:
     """The position of the first row of ``x``, counted from the first token after the padding on the left.
 
     It is the number of earlier rows, which the cache holds, minus the leading padding (True, or floating and -inf), per
-    batch row if anything is padded; negative if the first row itself is padding.
+    batch row if anything is padded; negative if the first row itself is padding. Errors call ``x`` by ``name``.
     """
     unbatched = x.dim() == 2
     batch, length = 1 if unbatched else x.shape[0], x.shape[-2]
-    padding, past = check_padding(key_padding_mask, batch, length, unbatched=unbatched), 0
-    check.same_device(x=x, key_padding_mask=padding)
+    mask = f"{name}_key_padding_mask"
+    padding, past = check_padding(key_padding_mask, batch, length, unbatched=unbatched, name=mask), 0
+    check.same_device(**{name: x, mask: padding})
     if cache is not None:
         cache.check(batch, length)
         padding, past = cache.joined_padding(padding, batch, length), len(cache)
@@ -263,23 +271,21 @@ def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> i
     return past - (leading[0] if unbatched else leading)
 
 
-def check_sides(positions: Any) -> tuple[str, str]:
-    """The kinds of positions of source and target, from one kind for both or a pair."""
+def check_sides(positions: Any, d_model: int) -> tuple[Any, Any]:
+    """The modules that add absolute positions to source and target, or None: from one choice for both or a pair."""
     if not isinstance(positions, (tuple, list)):
         positions = (positions, positions)
     if len(positions) != 2:
-        raise ValueError(f"positions must be a string, or two of them for source and target, got {len(positions)}")
-    return check.choice("positions", positions[0], POSITIONS), check.choice("positions", positions[1], POSITIONS)
-
-
-def absolute_positions(
-    kind: str, d_model: int, max_len: int | None, device: Any, dtype: Any
-) -> SinusoidalPositions | LearnedPositions | None:
-    """The module that adds absolute positions of this kind to an input; None if there are none to add."""
-    if kind in ("sinusoidal", "both"):
-        return SinusoidalPositions(d_model)
-    if kind != "learned":
-        return None
-    if max_len is None:
-        raise ValueError("max_len must be given with learned positions, got None")
-    return LearnedPositions(d_model, max_len, device=device, dtype=dtype)
+        raise ValueError(f"positions must be one for both sides, or two for source and target, got {len(positions)}")
+    sides = tuple(
+        SinusoidalPositions(d_model) if isinstance(side, str) and side == "sinusoidal" else side for side in positions
+    )
+    for side in sides:
+        if isinstance(side, str):
+            raise ValueError(f"positions must be 'sinusoidal', LearnedPositions or None, got {side!r}")
+        if side is not None and not isinstance(side, _Positions):
+            got = type(side).__name__
+            raise TypeError(f"positions must be 'sinusoidal', a module such as LearnedPositions, or None, got {got}")
+        if side is not None and side.d_model != d_model:
+            raise ValueError(f"positions must have d_model = {d_model}, got {side.d_model}")
+    return sides[0], sides[1]

@@ -10,7 +10,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.call.scores import check_score_type, check_score_weight
 from relgraph.labels import Labels
-from relgraph.nn.inputs import Inputs
+from relgraph.nn.inputs import Inputs, Names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.score import Additive, Bilinear
 
@@ -77,28 +77,33 @@ def check_query_bias(name: str, wanted: Any, score: Any, tables: RelationTables 
     return True
 
 
-def check_row_scores(given: Any, tables: RelationTables | None, heads: int, labels: Any, inputs: Inputs) -> Any:
+def check_row_scores(
+    given: Any, tables: RelationTables | None, heads: int, labels: Any, inputs: Inputs, names: Names
+) -> Any:
     """Scores by row, ``[B, H, N_q, R]``, or ``[H, N_q, R]`` without a batch, as ``functional`` takes them."""
     if given is None:
         return None
+    name = names.row_scores
     if tables is None:
-        raise ValueError("row_scores must be None for a layer without tables, whose labels carry no ids")
+        raise ValueError(f"{name} must be None for a layer without tables, whose labels carry no ids")
     if "key" in tables.kinds:
         raise ValueError(
-            "row_scores must be None for a layer with a key table, which gives the same term: leave 'key' out of "
+            f"{name} must be None for a layer with a key table, which gives the same term: leave 'key' out of "
             f"tables, got {list(tables.kinds)}"
         )
     sizes = labels.num_labels if isinstance(labels, Labels) else tables.num_labels
     if not isinstance(sizes, tuple):
-        return _rows("row_scores", given, heads, sizes, inputs)
+        return _rows(name, given, heads, sizes, inputs, names.query)
     if not isinstance(given, (tuple, list)) or len(given) != len(sizes):
         got = f"{len(given)}" if isinstance(given, (tuple, list)) else type(given).__name__
-        raise ValueError(f"row_scores must be a tuple of {len(sizes)} tensors, one per part of the sum, got {got}")
+        raise ValueError(f"{name} must be a tuple of {len(sizes)} tensors, one per part of the sum, got {got}")
     parts = enumerate(zip(given, sizes, strict=True))
-    return tuple(None if x is None else _rows(f"row_scores[{i}]", x, heads, size, inputs) for i, (x, size) in parts)
+    return tuple(
+        None if x is None else _rows(f"{name}[{i}]", x, heads, size, inputs, names.query) for i, (x, size) in parts
+    )
 
 
-def _rows(name: str, given: Any, heads: int, num_labels: int | None, inputs: Inputs) -> Tensor:
+def _rows(name: str, given: Any, heads: int, num_labels: int | None, inputs: Inputs, query: str) -> Tensor:
     lone = inputs.unbatched or inputs.packed
     *batch, q_len, _ = inputs.query.shape
     rows = check.floating(name, given)
@@ -107,7 +112,7 @@ def _rows(name: str, given: Any, heads: int, num_labels: int | None, inputs: Inp
     if not check.shaped(rows, wanted):
         what = "[H, N_q, R]" if lone else "[B, H, N_q, R]"
         raise ValueError(f"{name} must have shape {what} = {wanted}, got {list(rows.shape)}")
-    check.same_device(query=inputs.query, **{name: rows})
+    check.same_device(**{query: inputs.query, name: rows})
     if inputs.packed:
         return rows.transpose(0, 1)
     return rows[None] if inputs.unbatched else rows

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from relgraph.arguments import check
 from relgraph.call import LabelsLike
 from relgraph.graphs import Graph
-from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, memory_labels_of_new_rows, restores_cache_on_error
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import explains_arguments, make_labels, rename_in_errors
+from relgraph.nn.made_labels import make_labels
+from relgraph.nn.memory import labels_of_memory
 from relgraph.nn.table import check_label_names
+from relgraph.nn.tables import RelationTables
 
 MOST_LAYERS = 4096
 
@@ -27,7 +28,7 @@ class _Stack(nn.Module):
     _layer_kind: ClassVar[type[nn.Module]]
     _cache_kind: ClassVar[type[KVCache | LayerCache]]
 
-    def __init__(self, layer: nn.Module, num_layers: int, norm: nn.Module | None) -> None:
+    def __init__(self, layer: nn.Module, num_layers: int, norm: nn.Module | None, *, fresh: bool) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
         if not isinstance(layer, self._layer_kind):
@@ -35,17 +36,25 @@ class _Stack(nn.Module):
         check_depth("num_layers", num_layers)
         if norm is not None and not isinstance(norm, nn.Module):
             raise TypeError(f"norm must be a Module or None, got {type(norm).__name__}")
-        attentions = [module for module in layer.modules() if isinstance(module, RelationAttention)]
-        given: dict[int, Any] = {id(module.tables): module.tables for module in attentions if module.tables_given}
-        self.layers = nn.ModuleList(copy.deepcopy(layer, dict(given)) for _ in range(num_layers))
+        check.boolean("fresh", fresh)
+        shared = {id(part): part for part in layer.modules() if isinstance(part, RelationTables) and part.shared}
+        self.layers = nn.ModuleList(copy.deepcopy(layer, {**shared}) for _ in range(num_layers))
         self.num_layers = num_layers
         self.norm = norm
+        if fresh:
+            for copied in self.layers:
+                _reset(copied)
 
     def reset_parameters(self) -> None:
-        """Initialize the parameters of every layer anew, so that they differ; also tables that were passed in."""
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.LayerNorm, RelationAttention)):
-                module.reset_parameters()
+        """Initialize the parameters of every layer, and the norm, again; shared tables keep their rows."""
+        _reset(self.layers)
+        if self.norm is not None:
+            _reset(self.norm)
+
+    def _call(self, **names: str) -> None:
+        """Set what errors call the arguments of the self-attentions."""
+        for layer in self.layers:
+            layer.self_attn._names = layer.self_attn._names._replace(**names)
 
     def new_cache(self, max_len: int | None = None) -> StackCache:
         """Make empty caches for all layers; in a decoder, for target and memory.
@@ -63,12 +72,23 @@ class _Stack(nn.Module):
         return StackCache(*(self._cache_kind(max_len) for _ in self.layers))
 
 
+def _reset(module: nn.Module) -> None:
+    """Initialize a module again; its parts, if it cannot do so itself."""
+    reset = getattr(module, "reset_parameters", None)
+    if reset is not None:
+        reset()
+        return
+    for part in module.children():
+        _reset(part)
+
+
 class RelationEncoder(_Stack):
     """Copies of an encoder layer, one after the other; labels are made once for all layers.
 
-    The copies start with equal parameters, as in :class:`~torch.nn.TransformerEncoder`, whose state loads (with
-    ``strict=False``); :meth:`~relgraph.RelationEncoder.reset_parameters` initializes each copy again. If you passed
-    tables to the layer as :class:`~relgraph.RelationTables`, they are not copied: all layers share them.
+    Each copy draws its own initial parameters, unlike in :class:`~torch.nn.TransformerEncoder`, where all layers begin
+    equal; with ``fresh=False`` the copies keep those of ``layer``, such as trained ones. The state of that stack loads
+    (with ``strict=False``). If you passed tables to the layer as :class:`~relgraph.RelationTables`, all layers share
+    them, unless those have ``shared=False``.
 
     Source: Vaswani et al. 2017, section 3.1; conventions of :class:`~torch.nn.TransformerEncoder`.
 
@@ -76,6 +96,7 @@ class RelationEncoder(_Stack):
         layer: the :class:`~relgraph.RelationEncoderLayer` to copy.
         num_layers: how many copies, from 1 to 4096.
         norm: a module applied to the output of the last layer; None for none.
+        fresh: whether each copy is initialized anew; False keeps the values of ``layer`` in all copies.
 
     Raises:
         TypeError: an argument of the wrong kind, such as another kind of layer.
@@ -89,10 +110,12 @@ class RelationEncoder(_Stack):
 
     _layer_kind, _cache_kind = RelationEncoderLayer, KVCache
 
-    def __init__(self, layer: RelationEncoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
-        super().__init__(layer, num_layers, norm)
+    def __init__(
+        self, layer: RelationEncoderLayer, num_layers: int, norm: nn.Module | None = None, *, fresh: bool = True
+    ) -> None:
+        super().__init__(layer, num_layers, norm, fresh=fresh)
+        self._call(attn_mask="mask")
 
-    @explains_arguments
     @restores_cache_on_error
     def forward(  # noqa: D417
         self,
@@ -127,12 +150,12 @@ class RelationEncoder(_Stack):
             torch.Size([3, 16])
         """
         caches = check_cache(cache, self.num_layers, KVCache)
-        labels = make_labels(self.layers[0].labeler, labels, "src", src, cache)
+        attention = self.layers[0].self_attn
+        labels = make_labels(attention.labeler, labels, "src", src, cache, attention._names.labels)
         for layer, own in zip(self.layers, caches, strict=True):
-            src = rename_in_errors(
-                {"src_mask": "mask"}, layer, src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own,
-                bank_features=bank_features,
-            )  # fmt: skip
+            src = layer(
+                src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features
+            )
         return src if self.norm is None else self.norm(src)
 
 
@@ -164,10 +187,11 @@ class RelationDecoder(_Stack):
 
     _layer_kind, _cache_kind = RelationDecoderLayer, LayerCache
 
-    def __init__(self, layer: RelationDecoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
-        super().__init__(layer, num_layers, norm)
+    def __init__(
+        self, layer: RelationDecoderLayer, num_layers: int, norm: nn.Module | None = None, *, fresh: bool = True
+    ) -> None:
+        super().__init__(layer, num_layers, norm, fresh=fresh)
 
-    @explains_arguments
     @restores_cache_on_error
     def forward(  # noqa: D417
         self,
@@ -208,9 +232,13 @@ class RelationDecoder(_Stack):
             torch.Size([1, 5, 16])
         """
         caches = check_cache(cache, self.num_layers, LayerCache)
-        labels = make_labels(self.layers[0].labeler, labels, "tgt", tgt, cache)
+        attention = self.layers[0].self_attn
+        labels = make_labels(attention.labeler, labels, "tgt", tgt, cache, attention._names.labels)
         if cache is not None:
             memory_labels = memory_labels_of_new_rows(memory_labels, len(cache), tgt.shape[-2])
+        labeler = self.layers[0].multihead_attn.labeler
+        if memory_labels is None and labeler is not None:
+            memory_labels = labels_of_memory(labeler, tgt, memory, caches[0])
         for layer, own in zip(self.layers, caches, strict=True):
             tgt = layer(
                 tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,

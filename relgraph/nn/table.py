@@ -16,6 +16,9 @@ from relgraph.labelers import Labeler
 from relgraph.labels import Labels
 from relgraph.labels.describe import check_names
 
+FEATURES = "features (bank_features of a layer)"
+"""What errors call the input of a bank."""
+
 
 class LabelTable(nn.Module):
     """One table: label r adds row r, a vector or a scalar.
@@ -135,7 +138,7 @@ class LabelTable(nn.Module):
         if self.bank is not None:
             return self._rows_from_bank(self.bank, features)
         if features is not None:
-            raise ValueError("features must be None for a table without a bank, got features")
+            raise ValueError(f"{FEATURES} must be None for a table without a bank, got features")
         rows = self.rows
         assert rows is not None
         if type(rows) is not nn.Parameter:
@@ -155,7 +158,7 @@ class LabelTable(nn.Module):
 
     def _rows_from_bank(self, bank: nn.Module, features: Any) -> Tensor:
         if features is None:
-            raise ValueError("features must be given to a table with a bank, got None")
+            raise ValueError(f"{FEATURES} must be given to a table with a bank, got None")
         rows = check.tensor("the bank's output", bank(features))
         labels = "R'" if self.num_labels is None else self.num_labels
         row = [labels] if self.dim is None else [labels, self.dim]

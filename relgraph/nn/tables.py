@@ -11,8 +11,9 @@ from torch import nn
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief, shown
 from relgraph.arguments.sharding import kept
+from relgraph.labelers import Labeler
 from relgraph.labels import Labels
-from relgraph.nn.table import LabelTable, check_label_names, check_size
+from relgraph.nn.table import FEATURES, LabelTable, check_label_names, check_size
 
 KINDS = ("key", "value", "query", "bias")
 """The kinds of tables: a label's row is added to the key, the value, the query or, as a scalar, to the score."""
@@ -41,26 +42,28 @@ class TableParts(nn.ModuleList):
 class RelationTables(nn.Module):
     """The tables of one attention; a call returns the table arguments of :func:`~relgraph.relation_attention`.
 
-    Pass one object to several layers to tie their tables: its parameters appear once among ``parameters()``. With
-    FSDP2, shard such an object once: call ``fully_shard(tables)`` before you shard the layers, or shard only the root.
-    The attributes ``key``, ``value``, ``query`` and ``bias`` each hold a :class:`~relgraph.nn.LabelTable`, for a sum a
-    list with one per part, or None if there is no such table. If ``tied``, ``value`` is None and the key tables serve
-    for values too.
+    Pass one object to several layers to tie their tables: its parameters appear once among ``parameters()``. A stack
+    shares it among the copies of a layer, unless ``shared=False``. With FSDP2, shard a shared object once: call
+    ``fully_shard(tables)`` before you shard the layers, or shard only the root. The attributes ``key``, ``value``,
+    ``query`` and ``bias`` each hold a :class:`~relgraph.nn.LabelTable`, for a sum a list with one per part, or None if
+    there is no such table. If ``tied``, ``value`` is None and the key tables serve for values too.
 
     Source: key and value tables as in Shaw, Uszkoreit, Vaswani 2018, eqs. 3-4; query tables as in He et al. 2021
     (DeBERTa) and Park et al. 2022 (GRPE); bias tables as in Raffel et al. 2020 (T5) and Ying et al. 2021 (Graphormer).
 
     Args:
-        num_labels: R; for a sum of labels a tuple, one number per part. None for a part whose banks compute all rows.
+        num_labels: R, or the labeler, whose number and names of labels the tables then take; for a sum of labels a
+            tuple, one number per part. None for a part whose banks compute all rows.
         dim: D, the size of a head.
         heads: H, the number of query heads; needed only with ``per_head``.
         kinds: which tables there are, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
         per_head: whether each head has its own rows: True, False, or the kinds of tables that have rows per head.
         tied: one table serves as key and value table.
-        names: the labels' names; for a sum one sequence per part.
+        names: the labels' names, if there is no labeler; for a sum one sequence per part.
         frozen: the label whose rows stay zero; for a sum one per part.
         banks: modules that compute rows, by kind; for a sum one mapping (or None) per part. Kinds without a bank have
             free rows.
+        shared: whether all layers of a stack share these tables; if False, each layer gets its own.
         device: device of the rows.
         dtype: floating type of the rows.
 
@@ -87,7 +90,7 @@ class RelationTables(nn.Module):
 
     def __init__(
         self,
-        num_labels: NumLabels,
+        num_labels: NumLabels | Labeler,
         dim: int,
         heads: int | None = None,
         *,
@@ -97,12 +100,18 @@ class RelationTables(nn.Module):
         names: Sequence[Any] | None = None,
         frozen: int | Sequence[int | None] | None = None,
         banks: Mapping[str, nn.Module] | Sequence[Mapping[str, nn.Module] | None] | None = None,
+        shared: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
+        if isinstance(num_labels, Labeler):
+            if names is not None:
+                raise ValueError(f"names must be left out with a labeler, which has its own, got {shown(names)}")
+            num_labels, names = num_labels.num_labels, num_labels.names
         self.num_labels = check_num_labels(num_labels)
+        self.shared = check.boolean("shared", shared)
         self.dim = check.integer("dim", dim, minimum=1)
         self.kinds = check_kinds("kinds", kinds)
         self.tied = check_tied("tied", tied, self.kinds)
@@ -149,7 +158,7 @@ class RelationTables(nn.Module):
         """
         given: Sequence[Any] = (None,)
         if features is not None or isinstance(self.num_labels, tuple):
-            given = self._by_part("features", features)
+            given = self._by_part(FEATURES, features)
             self._check_features(given)
         tables: dict[str, Any] = {}
         is_sum = isinstance(self.num_labels, tuple)
@@ -219,7 +228,7 @@ class RelationTables(nn.Module):
             banks = [self._parts(kind)[part].bank for kind in self._own_kinds()]
             if given is not None and not any(bank is not None for bank in banks):
                 where = f" for part {part}" if isinstance(self.num_labels, tuple) else ""
-                raise ValueError(f"features must be None{where}, as no bank reads them, got {type(given).__name__}")
+                raise ValueError(f"{FEATURES} must be None{where}, as no bank reads them, got {type(given).__name__}")
 
     def _by_part(self, name: str, value: Any) -> Sequence[Any]:
         """``value`` as one entry per part; if the labels are not a sum, ``value`` is the only entry."""
@@ -298,11 +307,8 @@ def check_tied(name: str, tied: Any, kinds: tuple[str, ...]) -> bool:
     return tied
 
 
-def check_given(
-    tables: RelationTables, num_labels: Any, num_heads: int, head_dim: int, options: dict[str, Any]
-) -> RelationTables:
-    """Return tables that a layer was given; raise unless they fit it and no option asks for others."""
-    check_unused(options)
+def check_given(tables: RelationTables, num_labels: Any, num_heads: int, head_dim: int) -> RelationTables:
+    """Return tables that a layer was given; raise ValueError unless they fit it."""
     if num_labels is not None and check_num_labels(num_labels) != tables.num_labels:
         raise ValueError(f"num_labels must be that of the tables, {tables.num_labels}, got {num_labels}")
     if tables.dim != head_dim or tables.heads not in (None, num_heads):
@@ -311,13 +317,3 @@ def check_given(
             f"got {tables.heads or 'any number of'} heads of {tables.dim}"
         )
     return tables
-
-
-def check_unused(options: dict[str, Any]) -> None:
-    """Raise ValueError if an option of tables is given to a layer that makes none."""
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise ValueError(
-                f"{'tie_tables' if name == 'tied' else name} must be left out when the layer makes no tables "
-                f"(num_labels=None, or tables passed in), got {shown(value)}"
-            )

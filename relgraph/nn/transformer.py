@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,35 +13,39 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.call import LabelsLike, check_labels_type
 from relgraph.graphs import Graph
-from relgraph.labelers import ClippedDistance
+from relgraph.labelers import ClippedDistance, Labeler
 from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, restores_cache_on_error
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.inputs import check_without_tables
-from relgraph.nn.layer_parts import Activation, check_labeler, explains_arguments, make_labels, rename_in_errors
+from relgraph.nn.layer_parts import Activation, check_place
+from relgraph.nn.made_labels import check_labeler, make_labels
 from relgraph.nn.memory import (
     attend_by_borders,
     check_source,
     is_packed,
-    made_labels,
     within_graphs,
 )
-from relgraph.nn.positions import LearnedPositions, absolute_positions, check_sides, first_position
+from relgraph.nn.positions import LearnedPositions, check_sides, first_position
 from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables
-from relgraph.score import Score
+
+_DISTANCES = ClippedDistance(16)
+_NEAR = ClippedDistance(8)
+"""Shaw et al. 2018 clip distances at 16 in their base model, and at 8 in the big one."""
+
+_Stack = TypeVar("_Stack", RelationEncoder, RelationDecoder)
 
 
 class RelationTransformer(nn.Module):
-    """An encoder and a decoder over embedded rows; labels are clipped distances by default, or come from labelers.
+    """An encoder and a decoder over embedded rows; labels are clipped distances by default, or come from a labeler.
 
-    The label of query i and key j is clip(j - i, -k, k) in both self-attentions, unless that side has a labeler:
-    ``encoder_labeler`` or ``decoder_labeler``. The attention from target (query) to memory (key) has labels only with a
-    ``memory_labeler``. The source may be a packed batch of graphs, ``[T, E]``, with a target ``[B, N, E]`` of one row
-    per graph.
+    Both self-attentions have the labels of ``labeler``, or the target those of ``target_labeler``. The attention
+    from target (query) to memory (key) has labels only with a ``memory_labeler``. The source may be a packed batch of
+    graphs, ``[T, E]``, with a target ``[B, N, E]`` of one row per graph.
 
     Submodules and masks are those of :class:`~torch.nn.Transformer`, so its state loads (with ``strict=False``, because
     it has no tables). Two things differ: the batch comes first, and the target is causal unless
@@ -54,36 +58,35 @@ class RelationTransformer(nn.Module):
     :class:`~torch.nn.Transformer`.
 
     Args:
-        d_model: E, the width of the embedded sequences; this and all further arguments as in
-            :class:`~relgraph.RelationEncoderLayer`.
+        d_model: E, the width of the embedded sequences.
+        nhead: H; divides E.
         num_encoder_layers: depth of the encoder, from 1 to 4096.
         num_decoder_layers: depth of the decoder, from 1 to 4096.
-        positions: ``"relative"`` (tables for clipped distances), ``"sinusoidal"`` or ``"learned"`` (added to the
-            inputs), ``"both"`` (relative and sinusoidal) or ``"none"``. A pair is for source and target:
-            ``("none", "sinusoidal")``.
-        max_distance: k; distances beyond ±k count as ±k. This and the options of tables need labels.
-        tables: kinds of tables in both self-attentions, or :class:`~relgraph.RelationTables`, which all layers then
-            share.
-        score: the score of both self-attentions; if it is a module, each layer gets a copy.
-        content_bias: applies to both self-attentions.
-        position_bias: applies to the self-attentions that have labels.
-        value_map: applies to the self-attentions that have labels.
-        memory_score: the score of the attention to the memory.
-        max_len: how many learned positions there are, for each side that has them.
-        encoder_labeler: makes the encoder's labels in place of clipped distances, as a layer's ``labeler`` does.
-        decoder_labeler: the same for the target. A labeler that does not label lengths needs ``tgt_labels`` in each
-            call.
+        dim_feedforward: width of the feed-forward networks.
+        dropout: probability in ``[0, 1)`` of dropout in training.
+        activation: ``"relu"``, ``"gelu"``, ``"silu"`` or a function.
+        custom_encoder: a :class:`~relgraph.RelationEncoder` of this width, for all options that its layers have; it has
+            its own labeler, depth and values.
+        custom_decoder: a :class:`~relgraph.RelationDecoder`, likewise.
+        norm_first: whether norms come before each step, not after each sum.
+        labeler: makes the labels of source and target, as a layer's ``labeler`` does; None for no labels.
         memory_labeler: labels target rows (queries) against memory rows (keys), unless a call gives ``memory_labels``.
             For n rows after ``past`` others and M rows of memory, the model calls ``labeler(n, M, q_offset=past)``.
-        memory_tables: kinds of tables in the attention to the memory, or :class:`~relgraph.RelationTables`.
+        target_labeler: makes the target's labels, if not ``labeler`` does. A labeler that does not label lengths needs
+            ``tgt_labels`` in each call.
+        positions: absolute positions, added to the inputs: ``"sinusoidal"``, a module such as
+            :class:`~relgraph.nn.LearnedPositions`, or None. A pair is for source and target: ``(None,
+            "sinusoidal")``; one module for both shares its parameters.
+        device: device of the parameters.
+        dtype: floating type of the parameters.
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
-        ValueError: unknown positions, sizes below 1, more than 4096 layers, a negative ``max_distance`` or one for more
-            than 2²⁰ labels, learned positions without ``max_len``, ``max_len`` without them, or errors of the layers.
+        ValueError: unknown positions, sizes below 1, more than 4096 layers, an option of an encoder or decoder that was
+            passed in, or errors of the layers.
 
     Example:
-        >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, max_distance=4).eval()
+        >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, labeler=rg.ClippedDistance(4)).eval()
         >>> src, tgt = torch.randn(2, 7, 16), torch.randn(2, 5, 16)
         >>> model(src, tgt).shape
         torch.Size([2, 5, 16])
@@ -92,10 +95,13 @@ class RelationTransformer(nn.Module):
         >>> torch.allclose(torch.cat(steps, 1), model(src, tgt), atol=1e-5)
         True
         >>> graphs = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))       # of 2 and 3 nodes
-        >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, encoder_labeler=rg.ShortestPath(2))
-        >>> model(torch.randn(5, 16), tgt, src_labels=graphs).shape
+        >>> labelers = {"labeler": rg.ShortestPath(2), "target_labeler": rg.ClippedDistance(4)}
+        >>> rg.RelationTransformer(16, 4, 2, 2, 32, **labelers)(torch.randn(5, 16), tgt, src_labels=graphs).shape
         torch.Size([2, 5, 16])
     """
+
+    encoder: RelationEncoder
+    decoder: RelationDecoder
 
     def __init__(
         self,
@@ -106,164 +112,137 @@ class RelationTransformer(nn.Module):
         dim_feedforward: int = 2048,
         dropout: float = 0.1,
         activation: Activation = functional.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = True,
+        custom_encoder: RelationEncoder | None = None,
+        custom_decoder: RelationDecoder | None = None,
+        *,
         norm_first: bool = False,
-        bias: bool = True,
+        labeler: Callable[..., Any] | None = _DISTANCES,
+        memory_labeler: Callable[..., Any] | None = None,
+        target_labeler: Callable[..., Any] | None = None,
+        positions: Any = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        *,
-        positions: str | tuple[str, str] = "relative",
-        max_distance: int = 16,
-        tables: Sequence[str] | RelationTables = ("key", "value"),
-        per_head: bool | Sequence[str] = False,
-        tie_tables: bool = False,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        scale: float | None = None,
-        attention_bias: bool | Sequence[str] | None = None,
-        score: Score | None = None,
-        content_bias: bool = False,
-        position_bias: bool = False,
-        value_map: bool | int = False,
-        memory_score: Score | None = None,
-        impl: str | None = None,
-        max_len: int | None = None,
-        encoder_labeler: Callable[..., Any] | None = None,
-        decoder_labeler: Callable[..., Any] | None = None,
-        memory_labeler: Callable[..., Any] | None = None,
-        memory_tables: Sequence[str] | RelationTables = ("key", "value"),
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        sides = check_sides(positions)
+        for name, size in (("d_model", d_model), ("nhead", nhead)):
+            check.integer(name, size, minimum=1)
+        place = check_place(device, dtype, *(_attention_of(stack) for stack in (custom_encoder, custom_decoder)))
+        rest: dict[str, Any] = {"dim_feedforward": dim_feedforward, "dropout": dropout, "activation": activation}
+        rest |= {"norm_first": norm_first, **place}
         for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
             check_depth(name, depth)
-        distances = None
-        if any(side in ("relative", "both") for side in sides):
-            most = (check.MOST_LABELS - 1) // 2
-            distances = ClippedDistance(check.integer("max_distance", max_distance, minimum=0, maximum=most))
-        shared: tuple[Any, ...] = (
-            d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device,
-            dtype,
-        )  # fmt: skip
-        options: dict[str, Any] = {
-            "num_kv_heads": num_kv_heads, "head_dim": head_dim, "scale": scale, "attention_bias": attention_bias,
-            "score": score, "content_bias": content_bias, "impl": impl,
-        }  # fmt: skip
-        of_tables: dict[str, Any] = {"tables": tables, "per_head": per_head, "tie_tables": tie_tables}
-        needs_labels = {"value_map": value_map, "position_bias": position_bias}
-        if distances is None and encoder_labeler is None and decoder_labeler is None:
-            options |= needs_labels  # refused by the layers, as they have no labels
+        for name, one in (
+            ("labeler", labeler), ("target_labeler", target_labeler), ("memory_labeler", memory_labeler)
+        ):  # fmt: skip
+            check_labeler(one, None, (), name)
+        if custom_encoder is None:
+            layer = RelationEncoderLayer(d_model, nhead, labeler=labeler, **rest)
+            self.encoder = RelationEncoder(layer, num_encoder_layers, nn.LayerNorm(d_model, **place), fresh=False)
         else:
-            of_tables |= needs_labels
-        num_memory_labels, memory_names = rename_in_errors(
-            {"labeler": "memory_labeler"}, check_labeler, memory_labeler, None, None, memory_tables
-        )
-        towards_memory = {
-            "num_memory_labels": num_memory_labels, "memory_tables": memory_tables, "memory_names": memory_names,
-            "memory_score": memory_score,
-        }  # fmt: skip
-
-        def make(kind: Callable[..., nn.Module], side: str, name: str, labeler: Any, **more: Any) -> Any:
-            """A layer of one side, with tables if that side has labels; errors call its labeler ``name``."""
-            names = {"labeler": name}
-            if labeler is not None:
-                names["num_labels"] = f"{name}.num_labels"
-            elif side in ("relative", "both"):
-                labeler = distances
-            if labeler is not None and getattr(labeler, "num_labels", None) != 0:
-                more |= of_tables
-            return rename_in_errors(names, kind, *shared, labeler=labeler, **more, **options)
-
-        layers = (
-            make(RelationEncoderLayer, sides[0], "encoder_labeler", encoder_labeler),
-            make(RelationDecoderLayer, sides[1], "decoder_labeler", decoder_labeler, **towards_memory),
-        )
-        norms = [nn.LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype) for _ in layers]
-        self.encoder = RelationEncoder(layers[0], num_encoder_layers, norms[0])
-        self.decoder = RelationDecoder(layers[1], num_decoder_layers, norms[1])
-        if max_len is not None and "learned" not in sides:
-            raise ValueError(f"max_len must be None without learned positions, got {shown(max_len)}")
-        self.positions, self.tgt_positions = (
-            absolute_positions(side, d_model, max_len, device, dtype) for side in sides
-        )
-        self.memory_labeler = memory_labeler
+            self.encoder = _check_stack("custom_encoder", custom_encoder, RelationEncoder, d_model, nhead)
+        if custom_decoder is None:
+            towards_memory = RelationAttention(d_model, nhead, dropout, labeler=memory_labeler, **place)
+            mine = labeler if target_labeler is None else target_labeler
+            layer = RelationDecoderLayer(d_model, nhead, labeler=mine, cross_attention=towards_memory, **rest)
+            self.decoder = RelationDecoder(layer, num_decoder_layers, nn.LayerNorm(d_model, **place), fresh=False)
+        else:
+            for name, one in (("target_labeler", target_labeler), ("memory_labeler", memory_labeler)):
+                if one is not None:
+                    raise ValueError(
+                        f"{name} must be left out with custom_decoder, which has its own, got {shown(one)}"
+                    )
+            self.decoder = _check_stack("custom_decoder", custom_decoder, RelationDecoder, d_model, nhead)
+        self.encoder._call(labels="src_labels", attn_mask="src_mask")
+        self.decoder._call(labels="tgt_labels")
+        self.positions, self.tgt_positions = check_sides(positions, d_model)
         self.dropout = nn.Dropout(dropout)
         self.d_model, self.nhead = d_model, nhead
-        self.reset_parameters()
+        made = [self.encoder] if custom_encoder is None else []
+        _reset([*made, self.decoder] if custom_decoder is None else made)
 
     @classmethod
-    def base(cls, **overrides: Any) -> Self:
+    def base(
+        cls, *, labeler: Labeler = _DISTANCES, dropout: float = 0.1, num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+    ) -> Self:  # fmt: skip
         """Make the smaller model of Shaw et al. 2018, section 4.1: tables for each layer and head, k = 16.
 
         E = 512, 8 heads, 6 + 6 layers, feed-forward width 1024, dropout 0.1.
 
         Args:
-            overrides: other arguments of the constructor, or other values.
+            labeler: makes the labels of source and target.
+            dropout: probability in ``[0, 1)`` of dropout in training.
+            num_encoder_layers: depth of the encoder.
+            num_decoder_layers: depth of the decoder.
 
         Returns:
             The model.
 
+        Raises:
+            TypeError, ValueError: as in the constructor.
+
         Example:
             >>> model = rg.RelationTransformer.base(num_encoder_layers=1, num_decoder_layers=1)
-            >>> model.encoder.layers[0].labeler
-            ClippedDistance(16)
+            >>> model.encoder.layers[0].labeler, model.encoder.layers[0].self_attn.tables.key.rows.shape
+            (ClippedDistance(16), torch.Size([8, 33, 64]))
         """
-        preset: dict[str, Any] = {
-            "d_model": 512, "nhead": 8, "num_encoder_layers": 6, "num_decoder_layers": 6, "dim_feedforward": 1024,
-            "dropout": 0.1, "max_distance": 16, "per_head": True,
-        }  # fmt: skip
-        return cls(**{**preset, **overrides})
+
+        def attention() -> RelationAttention:
+            tables = RelationTables(labeler, 64, 8, per_head=True, shared=False)
+            return RelationAttention(512, 8, dropout, labeler=labeler, tables=tables)
+
+        encoder = RelationEncoderLayer(512, 8, 1024, dropout, attention=attention())
+        decoder = RelationDecoderLayer(512, 8, 1024, dropout, self_attention=attention())
+        made = cls(
+            512, 8, dropout=dropout,
+            custom_encoder=RelationEncoder(encoder, num_encoder_layers, nn.LayerNorm(512), fresh=False),
+            custom_decoder=RelationDecoder(decoder, num_decoder_layers, nn.LayerNorm(512), fresh=False),
+        )  # fmt: skip
+        made.reset_parameters()
+        return made
 
     @classmethod
-    def big(cls, **overrides: Any) -> Self:
+    def big(
+        cls, *, labeler: Labeler = _NEAR, dropout: float = 0.3, num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+    ) -> Self:  # fmt: skip
         """Make the larger model of Shaw et al. 2018, section 4.1: tables for each layer, shared by its heads, k = 8.
 
         E = 1024, 16 heads, 6 + 6 layers, feed-forward width 4096, dropout 0.3, as for English-German.
 
         Args:
-            overrides: other arguments of the constructor, or other values.
+            labeler: makes the labels of source and target.
+            dropout: probability in ``[0, 1)`` of dropout in training.
+            num_encoder_layers: depth of the encoder.
+            num_decoder_layers: depth of the decoder.
 
         Returns:
             The model.
         """
-        preset: dict[str, Any] = {
-            "d_model": 1024, "nhead": 16, "num_encoder_layers": 6, "num_decoder_layers": 6, "dim_feedforward": 4096,
-            "dropout": 0.3, "max_distance": 8, "per_head": False,
-        }  # fmt: skip
-        return cls(**{**preset, **overrides})
+        return cls(1024, 16, num_encoder_layers, num_decoder_layers, 4096, dropout, labeler=labeler)
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters again, apart from tables and scores that were passed in.
+        """Initialize all parameters again, apart from shared tables and scores.
 
         Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`; for tables see
         :class:`~relgraph.nn.LabelTable`, for learned positions :class:`~relgraph.nn.LearnedPositions`. Maps of values
         are the identity, biases of queries zero.
         """
-        attentions = [module for module in self.modules() if isinstance(module, RelationAttention)]
-        parts = [part for module in attentions for part in (module.tables, module.score, module.value_map)]
-        learned = [module for module in (self.positions, self.tgt_positions) if isinstance(module, LearnedPositions)]
-        kept = {id(p) for part in (*parts, *learned) if isinstance(part, nn.Module) for p in part.parameters()}
-        kept |= {id(p) for module in attentions for p in (module.content_bias, module.position_bias)}
-        for parameter in self.parameters():
-            if parameter.dim() > 1 and id(parameter) not in kept:
-                nn.init.xavier_uniform_(parameter)
-        for module in learned:
-            module.reset_parameters()
-        for module in attentions:
-            for bias in (module.content_bias, module.position_bias):
-                if bias is not None:
-                    nn.init.zeros_(bias)
-            if module.tables is not None and not module.tables_given:
-                module.tables.reset_parameters()
-            if module.value_map is not None:
-                module.value_map.reset_parameters()
+        _reset([self.encoder, self.decoder])
+        for module in (self.positions, self.tgt_positions):
+            if isinstance(module, LearnedPositions):
+                module.reset_parameters()
+
+    @property
+    def memory_labeler(self) -> Any:
+        """The labeler of the attention from target to memory, or None."""
+        layer: Any = self.decoder.layers[0]
+        return layer.multihead_attn.labeler
 
     def extra_repr(self) -> str:
-        """The width, the heads and the labeler of the attention to the memory."""
-        labeler = "" if self.memory_labeler is None else f", memory_labeler={shown(self.memory_labeler)}"
-        return f"{self.d_model}, nhead={self.nhead}{labeler}"
+        """The width and the heads."""
+        return f"{self.d_model}, nhead={self.nhead}"
 
     def new_cache(self, max_len: int | None = None) -> StackCache:
         """Make empty caches for :meth:`~relgraph.RelationTransformer.decode`.
@@ -314,11 +293,11 @@ class RelationTransformer(nn.Module):
             tgt_is_causal: as in :meth:`~relgraph.RelationDecoderLayer.forward`.
             memory_is_causal: if True, target row i sees only memory rows j ≤ i.
             src_labels: labels of the source's pairs, :class:`~relgraph.Labels`, or a :class:`~relgraph.Graph` for
-                ``encoder_labeler``. Packed labels, and a graph with ``ptr``, are for a packed source.
+                ``labeler``. Packed labels, and a graph with ``ptr``, are for a packed source.
             tgt_labels: labels of the target's pairs, in the same way, but never packed.
-            memory_labels: labels of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or
-                ``[B, N, M]``; for packed graphs M is the size of the largest graph. Packed labels of ``B · N`` queries,
-                with ``q_ptr`` ``[0, N, 2N, ...]``, need no padding.
+            memory_labels: labels of the pairs of target (query) and memory (key), Labels; without a ``memory_labeler``
+                also integers ``[N, M]`` or ``[B, N, M]``, with one its input. For packed graphs M is the size of the
+                largest graph. Packed labels of ``B · N`` queries, with ``q_ptr`` ``[0, N, 2N, ...]``, need no padding.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -329,7 +308,7 @@ class RelationTransformer(nn.Module):
                 side without tables; a packed source without borders, or not one graph per row of ``tgt``.
 
         Example:
-            >>> model = rg.RelationTransformer(16, 4, 1, 1, 32, max_distance=4)
+            >>> model = rg.RelationTransformer(16, 4, 1, 1, 32)
             >>> pad = torch.tensor([[False] * 7, [True] * 3 + [False] * 4])         # True for padding
             >>> src, tgt = torch.randn(2, 7, 16), torch.randn(2, 5, 16)
             >>> model(src, tgt, src_key_padding_mask=pad, memory_key_padding_mask=pad).shape
@@ -362,16 +341,15 @@ class RelationTransformer(nn.Module):
             The memory, ``[B, M, E]`` or ``[M, E]``; of packed graphs ``[T, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind; no labels for an ``encoder_labeler`` that does not label lengths.
+            TypeError: an argument of the wrong kind; no labels for a ``labeler`` that does not label lengths.
             ValueError: shapes, dtypes, devices or values that do not fit.
         """
         labels = self._labels("src", self._check_rows("src", src), src_labels, None)
         ptr = labels.k_ptr if isinstance(labels, Labels) and src.dim() == 2 else None
         x = self._with_positions("src", src, src_key_padding_mask, self.positions, ptr=ptr)
-        names = {"mask": "src_mask", "is_causal": "src_is_causal", "labels": "src_labels"}
-        return rename_in_errors(names, self.encoder, x, src_mask, src_key_padding_mask, src_is_causal, labels=labels)
+        check.boolean("src_is_causal", src_is_causal)
+        return self.encoder(x, src_mask, src_key_padding_mask, src_is_causal, labels=labels)
 
-    @explains_arguments
     @restores_cache_on_error
     def decode(  # noqa: D417
         self,
@@ -424,7 +402,8 @@ class RelationTransformer(nn.Module):
 
         Example:
             >>> graphs = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))   # of 2 and 3 nodes
-            >>> model = rg.RelationTransformer(16, 4, 1, 1, 32, encoder_labeler=rg.ShortestPath(2)).eval()
+            >>> labelers = {"labeler": rg.ShortestPath(2), "target_labeler": rg.ClippedDistance(4)}
+            >>> model = rg.RelationTransformer(16, 4, 1, 1, 32, **labelers).eval()
             >>> nodes, tgt = torch.randn(5, 16), torch.randn(2, 4, 16)
             >>> memory, cache = model.encode(nodes, src_labels=graphs), model.new_cache()
             >>> first = model.decode(tgt[:, :3], memory, memory_ptr=graphs.ptr, cache=cache)
@@ -459,15 +438,12 @@ class RelationTransformer(nn.Module):
         layer: Any = self.decoder.layers[0]
         if isinstance(memory_labels, Labels) and layer.multihead_attn.tables is None:
             check_without_tables("memory_labels", memory_labels, "give the model an argument memory_labeler")
-        if memory_labels is None and self.memory_labeler is not None:
-            memory_labels = made_labels(self.memory_labeler, tgt, memory, first)
         x = self._with_positions(
             "tgt", tgt, tgt_key_padding_mask, self.tgt_positions, None if first is None else first.self_attn
         )
-        return rename_in_errors(
-            {"labels": "tgt_labels"}, self.decoder, x, memory, tgt_mask, memory_mask, tgt_key_padding_mask,
-            memory_key_padding_mask, tgt_is_causal, memory_is_causal, labels=labels, memory_labels=memory_labels,
-            cache=cache,
+        return self.decoder(
+            x, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
+            memory_is_causal, labels=labels, memory_labels=memory_labels, cache=cache,
         )  # fmt: skip
 
     def _check_rows(self, name: str, x: Any) -> Tensor:
@@ -477,16 +453,13 @@ class RelationTransformer(nn.Module):
 
     def _labels(self, name: str, x: Tensor, labels: Any, cache: StackCache | None) -> Any:
         """The labels of one side, made by its labeler unless they are given; refused if its layers have no tables."""
-        side, stack = ("encoder", self.encoder) if name == "src" else ("decoder", self.decoder)
-        layer: Any = stack.layers[0]
+        layer: Any = (self.encoder if name == "src" else self.decoder).layers[0]
+        argument = f"{name}_labels"
         if isinstance(labels, Labels) and layer.self_attn.tables is None:
-            check_without_tables(f"{name}_labels", labels, f"give the model an argument {side}_labeler")
-        if labels is not None:
-            names = {"labels": f"{name}_labels"}
-            labels = rename_in_errors(names, make_labels, layer.labeler, labels, name, x, cache)
-            rename_in_errors(names, check_labels_type, labels)
-            return labels
-        return make_labels(layer.labeler, None, name, x, cache, (f"{name}_labels", f"{side}_labeler"))
+            check_without_tables(argument, labels, "give the model a labeler")
+        made = make_labels(layer.labeler, labels, name, x, cache, argument)
+        check_labels_type(made, argument)
+        return made
 
     def _with_positions(
         self,
@@ -498,11 +471,50 @@ class RelationTransformer(nn.Module):
         ptr: Tensor | None = None,
     ) -> Tensor:
         """``x`` with its absolute positions, counted within each graph if there are borders; then dropout."""
-        names = {"x": name, "key_padding_mask": f"{name}_key_padding_mask"}
         if positions is not None and ptr is not None:
-            x = rename_in_errors(names, positions._add, x, within_graphs(ptr, x.shape[0]))
+            rows = within_graphs(ptr, x.shape[0])
+            positions._check(name, x, rows)
+            x = positions._add(x, rows)
         elif positions is not None:
-            x = rename_in_errors(
-                names, positions, x, rename_in_errors(names, first_position, x, key_padding_mask, cache)
-            )
+            offset = first_position(name, x, key_padding_mask, cache)
+            positions._check(name, x, offset + x.shape[-2] - 1)
+            x = positions(x, offset)
         return self.dropout(x)
+
+
+def _attention_of(stack: Any) -> Any:
+    """The self-attention of the first layer of a stack; None for anything else."""
+    return stack.layers[0].self_attn if isinstance(stack, (RelationEncoder, RelationDecoder)) else None
+
+
+def _check_stack(name: str, stack: Any, kind: type[_Stack], d_model: int, nhead: int) -> _Stack:
+    """Return a stack that the model was given; raise unless it is of this kind and size."""
+    if not isinstance(stack, kind):
+        raise TypeError(f"{name} must be a {kind.__name__} or None, got {type(stack).__name__}")
+    attention = _attention_of(stack)
+    if (attention.embed_dim, attention.num_heads) != (d_model, nhead):
+        raise ValueError(
+            f"{name} must have d_model = {d_model} and nhead = {nhead}, "
+            f"got {attention.embed_dim} and {attention.num_heads}"
+        )
+    return stack
+
+
+def _reset(stacks: Sequence[nn.Module]) -> None:
+    """Initialize stacks again: matrices Xavier-uniform, tables, biases of queries and maps as an attention does."""
+    attentions = [part for stack in stacks for part in stack.modules() if isinstance(part, RelationAttention)]
+    parts = [part for module in attentions for part in (module.tables, module.score, module.value_map)]
+    spared = {id(p) for part in parts if isinstance(part, nn.Module) for p in part.parameters()}
+    spared |= {id(p) for module in attentions for p in (module.content_bias, module.position_bias)}
+    for stack in stacks:
+        for parameter in stack.parameters():
+            if parameter.dim() > 1 and id(parameter) not in spared:
+                nn.init.xavier_uniform_(parameter)
+    for module in attentions:
+        for bias in (module.content_bias, module.position_bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+        if module.tables is not None and not module.tables.shared:
+            module.tables.reset_parameters()
+        if module.value_map is not None:
+            module.value_map.reset_parameters()

@@ -87,8 +87,13 @@ class ValueMaps(nn.Module):
         return f"{self.num_labels}, {self.dim}, heads={self.heads}{bases}"
 
 
-def make_value_maps(value_map: Any, num_labels: Any, dim: int, heads: int, factory: dict[str, Any]) -> ValueMaps | None:
-    """Make the maps that a layer's argument ``value_map`` asks for, or None; its tables have ``num_labels`` labels."""
+def make_value_maps(
+    value_map: Any, num_labels: Any, dim: int, heads: int, factory: dict[str, Any], name: str = "num_labels"
+) -> ValueMaps | None:
+    """Make the maps that a layer's argument ``value_map`` asks for, or None; its tables have ``num_labels`` labels.
+
+    Errors call that number ``name``.
+    """
     if not isinstance(value_map, (bool, int)):
         raise TypeError(f"value_map must be a bool or the number of bases, an int, got {type(value_map).__name__}")
     if value_map is False:
@@ -98,6 +103,8 @@ def make_value_maps(value_map: Any, num_labels: Any, dim: int, heads: int, facto
     num_labels = check_one_label("value_map", num_labels)
     if num_labels is None:
         raise ValueError(
-            f"value_map must be False for a layer without a number of labels, got {value_map} with num_labels=None"
+            f"value_map must be False for a layer without a number of labels, got {value_map} with {name}=None"
         )
+    size = {"dim": heads * dim * dim} if value_map is True else {"value_map": value_map}
+    check.parameter_size(**{name: num_labels, **size})
     return ValueMaps(num_labels, dim, heads, None if value_map is True else value_map, **factory)

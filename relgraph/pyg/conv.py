@@ -17,7 +17,6 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.functional.edges import attend_nodes
 from relgraph.labels import EdgeLabels
-from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_tied
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
@@ -194,7 +193,6 @@ class RelationConv(MessagePassing):
         check_tied("tie_tables", tie_tables and num_relations is not None, kinds)
         check_projections(heads, out_channels, in_channels=max(sources, targets), edge_dim=edge_dim or 1)
         self.score = check_score(score, num_relations, heads, out_channels, kinds)
-        renamed = {"num_labels": "num_relations", "dim": "out_channels"}
         width = heads * out_channels
         self.lin_key = Linear(sources, width, bias=bias)
         self.lin_value = None if "value" in self.tie_projections else Linear(sources, width, bias=bias)
@@ -209,14 +207,14 @@ class RelationConv(MessagePassing):
         self.register_parameter("out_bias", nn.Parameter(torch.zeros(left)) if out_bias else None)
         self.tables = None
         if num_relations is not None and kinds:
-            self.tables = rename_in_errors(
-                renamed, RelationTables, num_relations, out_channels, heads, kinds=kinds, per_head=per_head,
-                tied=tie_tables, names=names,
-            )  # fmt: skip
+            check.parameter_size(num_relations=num_relations, out_channels=out_channels, heads=heads)
+            self.tables = RelationTables(
+                num_relations, out_channels, heads, kinds=kinds, per_head=per_head, tied=tie_tables, names=names
+            )
         elif names is not None:
             missing = "num_relations" if num_relations is None else "tables"
             raise ValueError(f"names must be left out without {missing}, got {shown(names)}")
-        self.value_map = rename_in_errors(renamed, make_value_maps, value_map, num_relations, out_channels, heads, {})
+        self.value_map = make_value_maps(value_map, num_relations, out_channels, heads, {}, "num_relations")
         self._alpha = None
 
     def _load_from_state_dict(

@@ -13,7 +13,9 @@ from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.base import graph_of
 from relgraph.nn import RelationAttention
-from relgraph.nn.layer_parts import labels_of, rename_in_errors
+from relgraph.nn.inputs import Names
+from relgraph.nn.made_labels import labels_of
+from relgraph.nn.projections import check_head_dim
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
@@ -34,9 +36,8 @@ class RelationGlobalAttention(nn.Module):
     Args:
         channels: width of the nodes; this and all further arguments as in :class:`~relgraph.RelationAttention`.
         heads: H, which must divide ``channels``.
-        per_head: whether each head has its own rows. Heads share them by default, as in
-            :class:`~relgraph.RelationAttention`; in :class:`~relgraph.pyg.RelationConv` each has its own, as in PyG's
-            TransformerConv.
+        tables: kinds of tables, whose rows all heads share, or a :class:`~relgraph.RelationTables`. In
+            :class:`~relgraph.pyg.RelationConv` each head has its own rows, as in PyG's TransformerConv.
         labeler: makes the labels if ``forward`` gets the labeler's input in their place, such as a
             :class:`~relgraph.Graph`. The tables take its number of labels and their names.
 
@@ -60,9 +61,6 @@ class RelationGlobalAttention(nn.Module):
         *,
         num_labels: NumLabels = None,
         tables: Sequence[str] | RelationTables = ("key", "value"),
-        per_head: bool | Sequence[str] = False,
-        tie_tables: bool = False,
-        names: Sequence[Any] | None = None,
         impl: str | None = None,
         score: Score | None = None,
         value_map: bool | int = False,
@@ -71,11 +69,13 @@ class RelationGlobalAttention(nn.Module):
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
         self.channels, self.heads = channels, heads
-        self.attention = rename_in_errors(
-            {"embed_dim": "channels", "num_heads": "heads"}, RelationAttention, channels, heads, dropout, bias,
-            num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables, names=names, impl=impl,
-            score=score, value_map=value_map, labeler=labeler,
+        dim = check_head_dim("channels", channels, "heads", heads, None)
+        check.parameter_size(3, channels=channels, heads=heads, head_dim=dim)
+        self.attention = RelationAttention(
+            channels, heads, dropout, bias, num_labels=num_labels, tables=tables, impl=impl, score=score,
+            value_map=value_map, labeler=labeler,
         )  # fmt: skip
+        self.attention._names = Names("x", "x", "x")
 
     def reset_parameters(self) -> None:
         """Initialize all parameters again."""
@@ -123,12 +123,12 @@ class RelationGlobalAttention(nn.Module):
             raise TypeError(f"labels must be Labels or None, got {in_place_of_labels(labels)}")
         elif batch is not None and check.can_look_at_data(batch):
             _check_borders(labels, borders_of(batch))
-        return rename_in_errors({"query": "x"}, self.attention, x, labels=labels, bank_features=bank_features)
+        return self.attention(x, labels=labels, bank_features=bank_features)
 
     def __repr__(self) -> str:
         tables, labels = self.attention.tables, ""
         if tables is not None:
-            labels = f", num_labels={tables.num_labels}{tables._options('tables', 'tie_tables')}"
+            labels = f", num_labels={tables.num_labels}{tables._options('kinds', 'tied')}"
         extra = shown_score(self.attention.score, self.attention.value_map)
         return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels}{extra})"
 

@@ -33,6 +33,7 @@ import relgraph as rg
 from tests.distributed.nodes_world import NODES, RELATIONS, Network, graph, network
 from tests.distributed.nodes_world import WIDTH as NODE_WIDTH
 from tests.distributed.worlds import LOADED
+from tests.layers import encoder_layer
 
 METHODS = ("allgather", "ring", "ulysses")
 MODES = (*METHODS, "TP", "FSDP2")
@@ -97,9 +98,7 @@ def model_of(mode, mesh, dropout):
     if mode == "nodes":
         return network()
     torch.manual_seed(0)
-    layer = rg.RelationEncoderLayer(
-        WIDTH, HEADS, 32, dropout, labeler=rg.ClippedDistance(2), per_head=True, impl="chunked"
-    )
+    layer = encoder_layer(WIDTH, HEADS, 32, dropout, labeler=rg.ClippedDistance(2), per_head=True, impl="chunked")
     model = rg.RelationEncoder(layer, 2).double()
     if mode == "TP":
         plan = {"self_attn": rg.distributed.HeadParallel(), "linear1": ColwiseParallel(), "linear2": RowwiseParallel()}

@@ -13,6 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import relgraph as rg
 from tests.distributed.worlds import BY_PLACE
+from tests.layers import attention_layer
 
 WIDTH, HEADS, LENGTH, BATCH = 32, 8, 10, 2
 LABELER = rg.ClippedDistance(2)
@@ -34,7 +35,7 @@ def attention(name: str, labels: Any = None, call: dict[str, Any] | None = None,
     labels = LABELER(LENGTH) if labels is None else labels
     given = {"num_labels": labels.num_labels, **options}
     arguments = {"labels": labels, **(call or {})}
-    return Case(name, lambda: rg.RelationAttention(WIDTH, HEADS, **given), lambda layer, x: layer(x, **arguments))
+    return Case(name, lambda: attention_layer(WIDTH, HEADS, **given), lambda layer, x: layer(x, **arguments))
 
 
 def edges(**options: Any) -> rg.EdgeLabels:
@@ -86,7 +87,7 @@ def cases() -> Iterator[Case]:
     yield attention("packed weight")
     yield attention("separate bias", bias=("query", "output"))
     yield attention("no bias", bias=False)
-    yield Case("separate weights", lambda: rg.RelationAttention(WIDTH, HEADS, kdim=12, vdim=7, num_labels=5), memory)
+    yield Case("separate weights", lambda: attention_layer(WIDTH, HEADS, kdim=12, vdim=7, num_labels=5), memory)
     yield attention("grouped", num_kv_heads=4, per_head=True)
     yield attention("head size", head_dim=6, scale=0.3)
     yield attention("per head", tables=("key", "value", "query", "bias"), per_head=True)
@@ -115,11 +116,11 @@ def cases() -> Iterator[Case]:
     yield attention("dense", impl="dense")
     yield attention("dropout", dropout=0.4, impl=BY_PLACE)
     yield attention("dropout of edges", edges(), dropout=0.4, impl=BY_PLACE)
-    yield Case("mass", lambda: rg.RelationAttention(WIDTH, HEADS, num_labels=5), with_mass)
-    yield Case("no batch", lambda: rg.RelationAttention(WIDTH, HEADS, num_labels=5), unbatched)
-    yield Case("cache", lambda: rg.RelationAttention(WIDTH, HEADS, num_labels=5), cached)
+    yield Case("mass", lambda: attention_layer(WIDTH, HEADS, num_labels=5), with_mass)
+    yield Case("no batch", lambda: attention_layer(WIDTH, HEADS, num_labels=5), unbatched)
+    yield Case("cache", lambda: attention_layer(WIDTH, HEADS, num_labels=5), cached)
     yield Case(
-        "packed batch", lambda: rg.RelationAttention(WIDTH, HEADS, num_labels=5, per_head=("value",)),
+        "packed batch", lambda: attention_layer(WIDTH, HEADS, num_labels=5, per_head=("value",)),
         lambda layer, x: layer(x[0], labels=LABELER(LENGTH, ptr=ptr), need_label_mass=True),
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ import relgraph as rg
 from relgraph.impl.native import build
 from tests.distributed.head_cases import ENCODER, HEADS, LABELER, WIDTH, cases, check_case, compare
 from tests.distributed.worlds import BY_PLACE
+from tests.layers import attention_layer, encoder_layer
 
 COMPILED = ["native"] if build.missing() is None else []
 
@@ -36,7 +37,7 @@ def encoder(**options: Any) -> rg.RelationEncoderLayer:
     """An encoder layer, the same one each time."""
     torch.manual_seed(0)
     given = {"labeler": LABELER, "per_head": ("value",), "dtype": torch.float64, **options}
-    return rg.RelationEncoderLayer(WIDTH, HEADS, 48, 0.0, **given)
+    return encoder_layer(WIDTH, HEADS, 48, 0.0, **given)
 
 
 def inputs(batch: int = 4) -> Tensor:
@@ -85,7 +86,7 @@ def few_cases(mesh: Any) -> None:
 
 def refused_heads(mesh: Any) -> None:
     """Every process raises the same, before anything has changed."""
-    layer = rg.RelationAttention(15, 5)
+    layer = attention_layer(15, 5)
     said = f"num_heads must be a multiple of the {mesh.size()} processes of the mesh, got 5"
     with pytest.raises(ValueError, match=said):
         parallelize_module(layer, mesh, rg.distributed.HeadParallel())
@@ -225,7 +226,7 @@ def with_context_parallel(_: Any) -> None:
         for dropout in (0.0, 0.3):
             torch.manual_seed(0)
             options = {"num_labels": 5, "per_head": ("value",), "dropout": dropout, "impl": BY_PLACE}
-            plain = rg.RelationAttention(WIDTH, HEADS, **options, dtype=torch.float64)
+            plain = attention_layer(WIDTH, HEADS, **options, dtype=torch.float64)
             split = parallelize_module(copy.deepcopy(plain), mesh["tp"], rg.distributed.HeadParallel())
             torch.manual_seed(9)
             z = plain(inputs(), labels=LABELER(ROWS), is_causal=True)

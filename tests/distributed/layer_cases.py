@@ -9,7 +9,9 @@ from torch import distributed, nn
 
 import relgraph as rg
 from relgraph.distributed import together
+from tests import layers
 from tests.distributed.worlds import BY_PLACE, caught
+from tests.layers import attention_layer, encoder_layer
 
 N, B, E, H = 16, 2, 16, 4
 PTR = torch.tensor([0, 5, 12, 16])
@@ -26,16 +28,16 @@ class Layer:
 
 
 def encoder(**options):
-    layer = rg.RelationEncoderLayer(E, H, 32, 0.0, labeler=rg.ClippedDistance(3), dtype=torch.float64, **options)
+    layer = encoder_layer(E, H, 32, 0.0, labeler=rg.ClippedDistance(3), dtype=torch.float64, **options)
     return rg.RelationEncoder(layer, 2)
 
 
 def transformer(**options):
-    return rg.RelationTransformer(E, H, 2, 2, 32, 0.0, max_distance=3, dtype=torch.float64, **options)
+    return layers.transformer(E, H, 2, 2, 32, 0.0, labeler=rg.ClippedDistance(3), dtype=torch.float64, **options)
 
 
 def attention(**options):
-    return rg.RelationAttention(E, H, num_labels=7, dtype=torch.float64, **options)
+    return attention_layer(E, H, num_labels=7, dtype=torch.float64, **options)
 
 
 def x_of(*shape):
@@ -66,7 +68,7 @@ CASES = {
         rows=0,
     ),
     "key heads": Layer(
-        lambda: rg.RelationAttention(E, 2 * H, num_kv_heads=H, num_labels=7, dtype=torch.float64),
+        lambda: attention_layer(E, 2 * H, num_kv_heads=H, num_labels=7, dtype=torch.float64),
         lambda m, cut, x: m(cut(x, 1), labels=rg.ClippedDistance(3)(N)),
     ),
     "raw ids": Layer(attention, lambda m, cut, x: m(cut(x, 1), labels=(torch.arange(N * N) % 7).view(N, N))),
@@ -74,8 +76,10 @@ CASES = {
         attention, lambda m, cut, x: m(cut(x, 1), labels=cut((torch.arange(N * N) % 7).view(N, N), 0))
     ),
     "transformer": Layer(transformer, both),
-    "transformer with sinusoids": Layer(lambda: transformer(positions="both"), both),
-    "transformer with learned positions": Layer(lambda: transformer(positions="learned", max_len=N), both),
+    "transformer with sinusoids": Layer(lambda: transformer(positions="sinusoidal"), both),
+    "transformer with learned positions": Layer(
+        lambda: transformer(positions=tuple(rg.nn.LearnedPositions(E, N, dtype=torch.float64) for _ in range(2))), both
+    ),
     "padding on the left": Layer(
         lambda: transformer(positions="sinusoidal"),
         lambda m, cut, x: m(cut(x, 1), cut(x, 1), src_key_padding_mask=cut(LEFT, 1), tgt_key_padding_mask=cut(LEFT, 1)),
@@ -128,7 +132,7 @@ def losses(mesh, method, *, dropout=0.0, half=False, checkpointing=False):
     for split in (False, True):
         torch.manual_seed(1)
         options = {"impl": BY_PLACE} if dropout else {}
-        layer = rg.RelationAttention(E, H, dropout, num_labels=7, **options)
+        layer = attention_layer(E, H, dropout, num_labels=7, **options)
         model = nn.Sequential(nn.Linear(E, E), layer, nn.Linear(E, E))
         x, y, labels = torch.randn(B, N, E), torch.randn(B, N, E), rg.ClippedDistance(3)(N)
         trained = Steps(model, labels, checkpointing)
@@ -187,9 +191,9 @@ def refusals(mesh):
     """What raises within a region, by name and method: all processes go on afterwards."""
     rank, x, q = mesh.get_local_rank(), torch.randn(B, 4, E), torch.randn(B, H, 4, 8)
     whole = 4 * mesh.size()
-    layer, labels, table = rg.RelationAttention(E, H, num_labels=7), rg.ClippedDistance(3)(whole), torch.randn(7, 8)
+    layer, labels, table = attention_layer(E, H, num_labels=7), rg.ClippedDistance(3)(whole), torch.randn(7, 8)
     nodes, edges = torch.randn(4, 2, 8), rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 7, q_len=4)
-    stack = rg.RelationEncoder(rg.RelationEncoderLayer(E, H, 32, 0.0, labeler=rg.ClippedDistance(3)), 1)
+    stack = rg.RelationEncoder(encoder_layer(E, H, 32, 0.0, labeler=rg.ClippedDistance(3)), 1)
     packed = rg.ClippedDistance(3)(whole, ptr=torch.tensor([0, 3, whole]))
     short, longer = q[:, :, : 4 - rank], rg.ClippedDistance(3)(whole + min(rank, 1))
     calls = {
@@ -336,7 +340,7 @@ def sent(mesh):
 def comparisons(mesh):
     """How often processes compare something in calls of a layer with new labels that are equal, by call."""
     found, original = [], together.all_gather
-    layer, x = rg.RelationAttention(E, H, num_labels=7), torch.randn(B, 4, E)
+    layer, x = attention_layer(E, H, num_labels=7), torch.randn(B, 4, E)
 
     def counted(*args):
         found[-1] += 1

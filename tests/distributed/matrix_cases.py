@@ -9,6 +9,7 @@ from torch import nn
 
 import relgraph as rg
 from tests.distributed.worlds import BY_PLACE
+from tests.layers import attention_layer
 
 WIDTH, HEADS, KV_HEADS, LENGTH, SAMPLES, R = 32, 8, 4, 16, 4, 5
 LABELER = rg.ClippedDistance(2)
@@ -118,7 +119,7 @@ class Network(nn.Module):
         # both draw by place in every call, so a seed gives the same mask however the call is split
         impl = ("chunked" if case.causal else BY_PLACE) if case.dropout else None
         self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.attention = rg.RelationAttention(
+        self.attention = attention_layer(
             WIDTH, HEADS, case.dropout, num_labels=(R, R) if case.kind == "sum" else R, per_head=("value",),
             tables=("key", "value", "bias"), num_kv_heads=KV_HEADS if case.grouped else None, impl=impl,
         )  # fmt: skip

@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from tests.distributed import worlds
 from tests.distributed.heads_worlds import begin, resume_alone
+from tests.layers import encoder_layer
 
 
 def start(size: int, folder: Path, world: str) -> None:
@@ -51,7 +52,7 @@ def mesh():
 
 
 def test_what_cannot_be_split_is_refused(mesh):
-    style, layer = rg.distributed.HeadParallel(), rg.RelationEncoderLayer(8, 2, 16)
+    style, layer = rg.distributed.HeadParallel(), encoder_layer(8, 2, 16)
     with pytest.raises(TypeError, match="splits a RelationAttention, got RelationEncoderLayer: name 'self_attn'"):
         parallelize_module(layer, mesh, style)
     parallelize_module(layer, mesh, {"self_attn": style})

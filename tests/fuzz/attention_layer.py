@@ -15,6 +15,7 @@ from tests.fuzz.edge_layers import near
 from tests.fuzz.labels import Written
 from tests.fuzz.oracle import Truth, solve
 from tests.fuzz.scores import layer_biases, layer_options, layer_parameters, maps_one_label, scatter
+from tests.layers import attention_layer
 
 F64 = torch.float64
 
@@ -51,7 +52,7 @@ def check_attention_layer(seed: int) -> None:
     options |= layer_biases(case, Random(f"biases of layer {seed}"), keys=labelled and "key" in kinds)
     options |= _other_shapes(case, Random(f"shapes of layer {seed}"))
     width = options.pop("width", width)
-    layer = rg.RelationAttention(width, case.heads, **options).double()
+    layer = attention_layer(width, case.heads, **options).double()
     scatter(layer, torch.Generator().manual_seed(seed))
     x = _inputs(case, layer, cross=cross)
     _fill(case, layer, x)

@@ -11,11 +11,13 @@ import relgraph as rg
 from tests.judge import Good
 
 PLACE = {"device": torch.device("cpu"), "dtype": torch.float32}
-TABLES = {"tables": ("key", "value"), "per_head": False, "tie_tables": False}
 LABELER = rg.ClippedDistance(1)
 
-NAMED = {"names": ("first entry: text", "first entry: first entry: text"), "memory_names": ("first entry: text",)}
+NAMED = {"names": ("first entry: text", "first entry: first entry: text")}
 """A word is a good name of a label."""
+
+SUMMED = {"num_labels": ("list",)}
+"""A list of numbers is for a sum of labels."""
 
 SWITCHED = {"value_map": ("one",)}
 """One base is a good number of bases."""
@@ -52,9 +54,7 @@ def _attention(**options) -> Good:
         "num_kv_heads": 1,
         "head_dim": 3,
         "scale": 0.5,
-        **TABLES,
-        "names": ["a", "b", "c"],
-        "frozen": 1,
+        "tables": ("key", "value"),
         "score": rg.score.Softcap(2.0),
         "content_bias": True,
         "position_bias": True,
@@ -63,8 +63,8 @@ def _attention(**options) -> Good:
         **PLACE,
         **options,
     }
-    also = {**SIZES, "num_labels": ("names", "frozen", "position_bias"), "tables": ("tie_tables", "position_bias")}
-    return Good(rg.RelationAttention, arguments, also, {**NAMED, **SWITCHED})
+    also = {**SIZES, "num_labels": ("position_bias",), "tables": ("position_bias",)}
+    return Good(rg.RelationAttention, arguments, also, {**SWITCHED, **SUMMED})
 
 
 @cache
@@ -72,7 +72,9 @@ def _layers() -> dict[str, nn.Module]:
     """Layers that several calls share; none of these changes them."""
     torch.manual_seed(0)
     encoder = rg.RelationEncoderLayer(8, 2, 16, labeler=LABELER).eval()
-    decoder = rg.RelationDecoderLayer(8, 2, 16, labeler=LABELER, num_memory_labels=3).eval()
+    decoder = rg.RelationDecoderLayer(
+        8, 2, 16, labeler=LABELER, cross_attention=rg.RelationAttention(8, 2, num_labels=3)
+    ).eval()
     bank = rg.RelationTables(None, 4, banks={kind: nn.Linear(3, 4) for kind in ("key", "value")})
     return {
         "attention": rg.RelationAttention(8, 2, num_labels=3, kdim=6, vdim=5).eval(),
@@ -82,17 +84,18 @@ def _layers() -> dict[str, nn.Module]:
         "decoder": decoder,
         "encoders": rg.RelationEncoder(encoder, 2, nn.LayerNorm(8)).eval(),
         "decoders": rg.RelationDecoder(decoder, 2).eval(),
-        "transformer": rg.RelationTransformer(8, 2, 1, 1, 16, max_distance=2, positions="both").eval(),
+        "transformer": rg.RelationTransformer(
+            8, 2, 1, 1, 16, labeler=rg.ClippedDistance(2), positions="sinusoidal"
+        ).eval(),
         "graphs in": rg.RelationTransformer(
             8,
             2,
             1,
             1,
             16,
-            positions=("none", "learned"),
-            max_len=5,
-            encoder_labeler=rg.ShortestPath(1),
-            decoder_labeler=LABELER,
+            positions=(None, rg.nn.LearnedPositions(8, 5)),
+            labeler=rg.ShortestPath(1),
+            target_labeler=LABELER,
             memory_labeler=LABELER,
         ).eval(),
     }
@@ -299,7 +302,7 @@ GOOD_CALLS = {
     ),
     # --- Attention
     "RelationAttention": _attention,
-    "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2), names=(["a", "b", "c"], None), frozen=(1, None)),
+    "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2)),
     "RelationAttention (bases)": lambda: Good(
         rg.RelationAttention,
         {
@@ -348,21 +351,16 @@ GOOD_CALLS = {
         {
             **_torchs(),
             "num_labels": 3,
-            **TABLES,
-            "names": ["a", "b", "c"],
-            "frozen": 1,
-            "num_kv_heads": 1,
-            "head_dim": 4,
-            "scale": 0.5,
-            "attention_bias": ("query", "value"),
-            "score": rg.score.LeakyReLU(),
-            "content_bias": True,
-            "position_bias": True,
-            "value_map": True,
+            "tables": ("key", "value"),
             "impl": "dense",
         },
-        also={**SIZES, "num_labels": ("names", "frozen", "value_map"), "tables": ("position_bias",)},
-        accepts={**NAMED, **SWITCHED},
+        also=SIZES,
+        accepts=SUMMED,
+    ),
+    "RelationEncoderLayer (an attention)": lambda: Good(
+        rg.RelationEncoderLayer,
+        {"d_model": 8, "nhead": 2, "attention": rg.RelationAttention(8, 2, labeler=LABELER)},
+        also={"d_model": ("nhead", "attention"), "nhead": ("d_model", "attention")},
     ),
     "RelationEncoderLayer (a labeler)": lambda: Good(
         rg.RelationEncoderLayer,
@@ -385,33 +383,20 @@ GOOD_CALLS = {
         {
             **_torchs(),
             "num_labels": 3,
-            **TABLES,
-            "names": ["a", "b", "c"],
-            "frozen": 1,
-            "num_kv_heads": 1,
-            "head_dim": 4,
-            "scale": 0.5,
-            "attention_bias": ("query", "value"),
-            "score": torch.sin,
-            "content_bias": True,
-            "position_bias": False,
-            "value_map": 2,
-            "impl": "dense",
-            "num_memory_labels": 2,
-            "memory_tables": ("key",),
-            "memory_names": ["d", "e"],
-            "memory_score": rg.score.Additive.learned(2, 4),
-            "memory_value_map": False,
+            "tables": ("key", "value"),
         },
-        also={
-            **SIZES,
-            "d_model": ("nhead", "memory_score"),
-            "nhead": ("d_model", "memory_score"),
-            "head_dim": ("memory_score",),
-            "num_labels": ("names", "frozen", "value_map"),
-            "num_memory_labels": ("memory_names", "memory_value_map"),
+        also=SIZES,
+        accepts=SUMMED,
+    ),
+    "RelationDecoderLayer (attentions)": lambda: Good(
+        rg.RelationDecoderLayer,
+        {
+            "d_model": 8,
+            "nhead": 2,
+            "self_attention": rg.RelationAttention(8, 2, labeler=LABELER),
+            "cross_attention": rg.RelationAttention(8, 2, num_labels=3),
         },
-        accepts={**NAMED, "value_map": ("true",), "memory_value_map": ("one",)},
+        also={"d_model": ("nhead", "self_attention"), "nhead": ("d_model", "self_attention")},
     ),
     "RelationDecoderLayer.from_plain": lambda: Good(
         rg.RelationDecoderLayer.from_plain, {"layer": nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)}
@@ -437,7 +422,12 @@ GOOD_CALLS = {
     ),
     "RelationDecoderLayer.forward (scores by row)": lambda: Good(
         rg.RelationDecoderLayer(
-            8, 2, 16, num_labels=3, tables=("bias",), num_memory_labels=3, memory_tables=("value",)
+            8,
+            2,
+            16,
+            num_labels=3,
+            tables=("bias",),
+            cross_attention=rg.RelationAttention(8, 2, num_labels=3, tables=("value",)),
         ),
         {
             "tgt": _rows(),
@@ -471,42 +461,32 @@ GOOD_CALLS = {
     "RelationTransformer": lambda: Good(
         rg.RelationTransformer,
         {
-            **_torchs(),
-            "num_encoder_layers": 1,
-            "num_decoder_layers": 1,
-            "positions": "both",
-            "max_distance": 2,
-            **TABLES,
-            "num_kv_heads": 1,
-            "head_dim": 4,
-            "scale": 0.5,
-            "attention_bias": True,
-            "score": rg.score.Softcap(2.0),
-            "content_bias": False,
-            "position_bias": True,
-            "value_map": True,
-            "memory_score": torch.tanh,
-            "impl": "dense",
-        },
-        {**SIZES, "positions": ("value_map",)},
-        SWITCHED,
-    ),
-    "RelationTransformer (labelers)": lambda: Good(
-        rg.RelationTransformer,
-        {
             "d_model": 8,
             "nhead": 2,
             "num_encoder_layers": 1,
             "num_decoder_layers": 1,
             "dim_feedforward": 16,
-            "positions": ("none", "learned"),
-            "max_len": 5,
-            "encoder_labeler": rg.ShortestPath(1),
-            "decoder_labeler": LABELER,
+            "dropout": 0.1,
+            "activation": "relu",
+            "norm_first": False,
+            "labeler": rg.ShortestPath(1),
             "memory_labeler": LABELER,
-            "memory_tables": ("key",),
+            "target_labeler": LABELER,
+            "positions": (None, rg.nn.LearnedPositions(8, 5)),
+            **PLACE,
         },
-        SIZES,
+        {**SIZES, "d_model": ("nhead", "positions")},
+    ),
+    "RelationTransformer (encoder and decoder)": lambda: Good(
+        rg.RelationTransformer,
+        {
+            "d_model": 8,
+            "nhead": 2,
+            "custom_encoder": rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16), 2),
+            "custom_decoder": rg.RelationDecoder(rg.RelationDecoderLayer(8, 2, 16), 2),
+            "positions": "sinusoidal",
+        },
+        {"d_model": ("nhead", "custom_encoder", "positions"), "nhead": ("d_model", "custom_encoder")},
     ),
     "RelationTransformer.new_cache": lambda: Good(_layers()["transformer"].new_cache, {"max_len": 4}),
     "RelationTransformer.forward": _transform,

@@ -259,9 +259,9 @@ GOOD_CALLS = {
     "RelationHeteroConv.forward (data)": lambda: Good(_layers()["hetero"], {"x_dict": _hetero()}),
     "RelationGlobalAttention": lambda: Good(
         rg.pyg.RelationGlobalAttention,
-        {"channels": 8, **ATTENTION, "num_labels": 2, **TABLES, "names": ["a", "b"], "impl": "dense"},
-        also={"num_labels": ("names",), "channels": ("heads",), "heads": ("channels",)},
-        accepts={"names": WORD},
+        {"channels": 8, **ATTENTION, "num_labels": 2, "tables": ("key", "value"), "impl": "dense"},
+        also={"channels": ("heads",), "heads": ("channels",)},
+        accepts={"num_labels": ("list",)},
     ),
     "RelationGlobalAttention (a labeler)": lambda: Good(
         rg.pyg.RelationGlobalAttention, {"channels": 8, "labeler": rg.ShortestPath(2)}

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import relgraph as rg
+from tests.layers import encoder_layer
 
 
 def test_without_an_input_ids_and_names_are_told():
@@ -66,7 +67,7 @@ class BareOfGraphs(rg.Labeler):
         lambda: (Bare() + rg.ClippedDistance(1))(3),
         lambda: (rg.Window(1) | Bare())(3),
         lambda: Bare().dense()(3),
-        lambda: rg.RelationEncoderLayer(8, 2, 8, labeler=Bare())(torch.zeros(3, 8)),
+        lambda: encoder_layer(8, 2, 8, labeler=Bare())(torch.zeros(3, 8)),
     ],
 )
 def test_a_labeler_that_gives_a_bare_tensor(made):
@@ -79,7 +80,7 @@ def test_a_labeler_that_gives_a_bare_tensor(made):
 
 def test_a_layer_calls_a_bare_labeler_with_a_graph():
     graph = rg.Graph(torch.zeros(2, 0).long(), 3)
-    layer = rg.RelationEncoderLayer(8, 2, 8, labeler=BareOfGraphs())
+    layer = encoder_layer(8, 2, 8, labeler=BareOfGraphs())
     with pytest.raises(TypeError, match="the labels of BareOfGraphs must be Labels, got list: make it a tensor"):
         layer(torch.zeros(3, 8), labels=graph)
 

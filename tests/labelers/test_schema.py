@@ -319,7 +319,7 @@ def test_composes_with_other_labels():
     both = rg.total(labeler(batch), distance(sum(lengths), ptr=ptr))
     assert both.num_labels == (51, 3)
     assert torch.equal(both.parts[0].k_ptr, ptr)
-    layer = rg.RelationAttention(8, 2, num_labels=labeler.num_labels, names=labeler.names)
+    layer = rg.RelationAttention(8, 2, labeler=labeler)
     assert layer(torch.randn(sum(lengths), 8), labels=labeler(batch)).shape == (sum(lengths), 8)
 
 

@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 
 import relgraph as rg
 from relgraph import ClippedDistance, Segments, Window
+from tests.layers import encoder_layer
 
 FAR, NEAR = ClippedDistance(1), rg.labelers.FromFunction(lambda i, j: (i + j) % 3, 3, names=["a", "b", "c"])
 
@@ -59,7 +60,7 @@ def test_described_by():
     "layer",
     [
         rg.RelationAttention(8, 2, labeler=FAR),
-        rg.RelationEncoderLayer(8, 2, labeler=FAR),
+        encoder_layer(8, 2, labeler=FAR),
         rg.RelationAttention(8, 2, tables=rg.RelationTables(3, 4, names=FAR.names)),
     ],
 )

@@ -16,7 +16,8 @@ import relgraph as rg
 from relgraph.functional.choice import choice_of
 from relgraph.labelers import ClippedDistance, Window
 from relgraph.labels import BlockLabels, DenseLabels
-from relgraph.nn import RelationAttention, RelationTables, attention
+from relgraph.nn import RelationTables, attention
+from tests.layers import attention_layer
 
 from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
 
@@ -26,7 +27,7 @@ KINDS = ("key", "value", "query", "bias")
 
 def make(embed_dim=12, num_heads=3, *, num_labels=5, seed=0, **options):
     torch.manual_seed(seed)
-    layer = RelationAttention(embed_dim, num_heads, num_labels=num_labels, dtype=F64, **options)
+    layer = attention_layer(embed_dim, num_heads, num_labels=num_labels, dtype=F64, **options)
     nn.init.normal_(layer.in_proj_bias) if layer.in_proj_bias is not None else None
     return fill_tables(layer)
 
@@ -37,7 +38,7 @@ def pair(*, zero_labels=None, **options):
     plain = nn.MultiheadAttention(12, 3, batch_first=True, dtype=F64, **options)
     if plain.in_proj_bias is not None:
         nn.init.normal_(plain.in_proj_bias)
-    ours = RelationAttention(12, 3, num_labels=zero_labels, dtype=F64, **options)
+    ours = attention_layer(12, 3, num_labels=zero_labels, dtype=F64, **options)
     found = ours.load_state_dict(plain.state_dict(), strict=zero_labels is None)
     assert zero_labels is None or table_keys(found.missing_keys)
     return plain, zero_tables(ours)
@@ -102,7 +103,7 @@ class TestAgainstTorch:
         torch.manual_seed(3)
         plain = nn.MultiheadAttention(12, 3, batch_first=True, **widths)
         torch.manual_seed(3)
-        ours = RelationAttention(12, 3, num_labels=5, **widths)
+        ours = attention_layer(12, 3, num_labels=5, **widths)
         state = ours.state_dict()
         assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
 
@@ -369,7 +370,7 @@ class TestStates:
 
     def test_tables_tied_across_layers(self):
         tables = RelationTables(5, 4, 3, per_head=True, dtype=F64)
-        model = nn.ModuleList(RelationAttention(12, 3, tables=tables, dtype=F64) for _ in range(3))
+        model = nn.ModuleList(attention_layer(12, 3, tables=tables, dtype=F64) for _ in range(3))
         rows = [name for name, _ in model.named_parameters() if name.endswith("rows")]
         assert rows == ["0.tables.key.rows", "0.tables.value.rows"]
         x = torch.randn(2, 5, 12, dtype=F64)
@@ -406,14 +407,14 @@ class TestStates:
             assert (parameter.abs().max() == 0) == (name in zero)
 
     def test_repr(self):
-        layer = RelationAttention(12, 4, 0.1, False, num_labels=5, num_kv_heads=2, kdim=6, impl="dense")
+        layer = attention_layer(12, 4, 0.1, False, num_labels=5, num_kv_heads=2, kdim=6, impl="dense")
         first, *rest = repr(layer).split("\n")
         assert first == "RelationAttention("
         assert rest[0] == (
             "  12, num_heads=4, head_dim=3, num_kv_heads=2, kdim=6, dropout=0.1, impl='dense', bias=False"
         )
         assert "(key): LabelTable(5, 3)" in repr(layer)
-        assert repr(RelationAttention(12, 4)) == (
+        assert repr(attention_layer(12, 4)) == (
             "RelationAttention(\n  12, num_heads=4, head_dim=3, tables=None\n"
             "  (out_proj): Linear(in_features=12, out_features=12, bias=True)\n)"
         )
@@ -472,7 +473,7 @@ class TestTraining:
 class TestLabeler:
     def layer(self, labeler=None, **options):
         torch.manual_seed(0)
-        return rg.RelationAttention(12, 3, labeler=labeler or ClippedDistance(2), dtype=F64, **options).eval()
+        return attention_layer(12, 3, labeler=labeler or ClippedDistance(2), dtype=F64, **options).eval()
 
     def test_it_labels_lengths(self):
         layer, x, memory = self.layer(), torch.randn(2, 7, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
@@ -499,12 +500,12 @@ class TestLabeler:
         close(both(x, labels=segments), both(x, labels=rg.total(rg.Segments(3)(segments), ClippedDistance(2)(7))))
         with pytest.raises(TypeError, match=r"labels must be Labels, or what ClippedDistance\(2\) reads, got Tensor"):
             self.layer()(x, labels=segments)
-        with pytest.raises(TypeError, match=r"labels must be given, as labeler Segments\(.*\) does not label lengths"):
+        with pytest.raises(
+            TypeError, match=r"labels must be given, as the labeler Segments\(.*\) does not label lengths"
+        ):
             layer(x)
 
     def test_options_and_repr(self):
-        with pytest.raises(ValueError, match="names must be left out with a labeler"):
-            self.layer(names="abcde")
         with pytest.raises(TypeError, match="labeler must be callable and have num_labels and names, got int"):
             self.layer(3)
         assert "labeler=ClippedDistance(2)" in repr(self.layer())

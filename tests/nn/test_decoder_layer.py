@@ -13,6 +13,7 @@ from torch.nn import functional
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import DenseLabels
 from relgraph.nn import KVCache, LayerCache, RelationDecoderLayer, RelationTables
+from tests.layers import decoder_layer
 
 from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
 
@@ -21,7 +22,7 @@ LABELER = ClippedDistance(2)
 
 def make(**options):
     torch.manual_seed(0)
-    return fill_tables(RelationDecoderLayer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})).eval()
+    return fill_tables(decoder_layer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})).eval()
 
 
 def plain_layer(**options):
@@ -213,7 +214,7 @@ class TestModule:
         assert (layer.train()(tgt, memory) - layer.eval()(tgt, memory)).abs().max() > 1e-3
 
     def test_repr(self):
-        assert repr(make()).split("\n")[1] == "  norm_first=False, activation=relu, labeler=ClippedDistance(2)"
+        assert repr(make()).split("\n")[1] == "  norm_first=False, activation=relu"
 
     def test_bad_input(self):
         layer, (tgt, memory) = make(), inputs()
@@ -229,7 +230,7 @@ class TestModule:
             make(batch_first=False)
         with pytest.raises(ValueError, match="num_labels must be left out with a labeler"):
             make(num_labels=5)
-        with pytest.raises(TypeError, match="memory_tables must be a sequence of kinds of tables, got 'key'"):
+        with pytest.raises(TypeError, match="tables must be a sequence of kinds of tables, got 'key'"):
             make(memory_tables="key")
         with pytest.raises(ValueError, match="layer_norm_eps must be finite, got nan"):
             make(layer_norm_eps=float("nan"))

@@ -6,14 +6,15 @@ import pytest
 import torch
 
 import relgraph as rg
+from tests.layers import attention_layer, decoder_layer, encoder_layer, transformer
 
 MAKERS = {
     "table": lambda **options: rg.nn.LabelTable(3, 4, **options),
     "tables": lambda **options: rg.RelationTables(3, 4, **options),
-    "attention": lambda **options: rg.RelationAttention(8, 2, num_labels=3, **options),
-    "encoder layer": lambda **options: rg.RelationEncoderLayer(8, 2, 16, **options),
-    "decoder layer": lambda **options: rg.RelationDecoderLayer(8, 2, 16, **options),
-    "transformer": lambda **options: rg.RelationTransformer(8, 2, 1, 1, 16, max_distance=2, **options),
+    "attention": lambda **options: attention_layer(8, 2, num_labels=3, **options),
+    "encoder layer": lambda **options: encoder_layer(8, 2, 16, **options),
+    "decoder layer": lambda **options: decoder_layer(8, 2, 16, **options),
+    "transformer": lambda **options: transformer(8, 2, 1, 1, 16, labeler=rg.ClippedDistance(2), **options),
 }
 MADE = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -62,7 +63,7 @@ def test_places_that_there_are(make):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_device_that_is_not_there():
     with pytest.raises(ValueError, match="device must be a device that torch can use here, got 'cuda'"):
-        rg.RelationAttention(8, 2, device="cuda")
+        attention_layer(8, 2, device="cuda")
 
 
 @pytest.mark.parametrize(
@@ -72,14 +73,13 @@ def test_a_device_that_is_not_there():
         (lambda: rg.nn.LabelTable(3, 2**62), "dim"),
         (lambda: rg.nn.LabelTable(3, None, heads=2**40), "heads"),
         (lambda: rg.RelationTables((3, 10**9), 64), "num_labels"),
-        (lambda: rg.RelationAttention(10**5, 1), "embed_dim"),
-        (lambda: rg.RelationAttention(8, 1, kdim=2**62), "kdim"),
-        (lambda: rg.RelationAttention(8, 1, vdim=10**9), "vdim"),
-        (lambda: rg.RelationAttention(8, 3, head_dim=2**62), "head_dim"),
-        (lambda: rg.RelationEncoderLayer(10**9, 1), "d_model"),
-        (lambda: rg.RelationEncoderLayer(8, 2**60, head_dim=1), "nhead"),
-        (lambda: rg.RelationDecoderLayer(8, 1, 10**9), "dim_feedforward"),
-        (lambda: rg.RelationTransformer(10**9, 1), "d_model"),
+        (lambda: attention_layer(10**5, 1), "embed_dim"),
+        (lambda: attention_layer(8, 1, kdim=2**62), "kdim"),
+        (lambda: attention_layer(8, 1, vdim=10**9), "vdim"),
+        (lambda: attention_layer(8, 3, head_dim=2**62), "head_dim"),
+        (lambda: encoder_layer(10**9, 1), "d_model"),
+        (lambda: decoder_layer(8, 1, 10**9), "dim_feedforward"),
+        (lambda: transformer(10**9, 1), "d_model"),
     ],
 )
 def test_sizes_beyond_any_memory(make, name):
@@ -89,13 +89,13 @@ def test_sizes_beyond_any_memory(make, name):
 
 @pytest.mark.parametrize("depth", [4097, 10**9, 10**30])
 def test_depths_beyond_any_patience(depth):
-    encoder, decoder = rg.RelationEncoderLayer(8, 2, 16), rg.RelationDecoderLayer(8, 2, 16)
+    encoder, decoder = encoder_layer(8, 2, 16), decoder_layer(8, 2, 16)
     for stack, layer in ((rg.RelationEncoder, encoder), (rg.RelationDecoder, decoder)):
         with pytest.raises(ValueError, match=f"num_layers must be at most 4096, got {depth}"):
             stack(layer, depth)
     for name in ("num_encoder_layers", "num_decoder_layers"):
         with pytest.raises(ValueError, match=f"{name} must be at most 4096, got {depth}"):
-            rg.RelationTransformer(8, 2, **{name: depth})
+            transformer(8, 2, **{name: depth})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_depths_beyond_any_patience(depth):
 )
 def test_numbers_of_labels_beside_tables(num_labels, error, match):
     with pytest.raises(error, match=match):
-        rg.RelationAttention(8, 2, num_labels=num_labels, tables=rg.RelationTables(5, 4))
+        attention_layer(8, 2, num_labels=num_labels, tables=rg.RelationTables(5, 4))
 
 
 def test_kinds_that_cannot_be_hashed():
@@ -138,7 +138,7 @@ X, MEMORY, BLOCKED = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.zeros(3, 
     ],
 )
 def test_encoders_speak_of_their_own_arguments(changed, error, match, depth, norm_first):
-    layer = rg.RelationEncoderLayer(8, 2, 16, labeler=rg.ClippedDistance(2), norm_first=norm_first)
+    layer = encoder_layer(8, 2, 16, labeler=rg.ClippedDistance(2), norm_first=norm_first)
     module, given = layer, {"src": X, **changed}
     if depth:
         module = rg.RelationEncoder(layer, depth)
@@ -175,7 +175,7 @@ def test_encoders_speak_of_their_own_arguments(changed, error, match, depth, nor
 )
 def test_decoders_speak_of_their_own_arguments(changed, error, match, depth, norm_first):
     labeler = rg.ClippedDistance(2)
-    layer = rg.RelationDecoderLayer(8, 2, 16, labeler=labeler, num_memory_labels=5, norm_first=norm_first)
+    layer = decoder_layer(8, 2, 16, labeler=labeler, num_memory_labels=5, norm_first=norm_first)
     module = rg.RelationDecoder(layer, depth) if depth else layer
     with pytest.raises(error, match=f"^{match}"):
         module(**{"tgt": X, "memory": MEMORY, "memory_labels": labeler(5, 7, q_offset=0), **changed})
@@ -184,28 +184,36 @@ def test_decoders_speak_of_their_own_arguments(changed, error, match, depth, nor
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"num_memory_labels": "5"}, TypeError, "num_memory_labels must be an int, got str"),
-        ({"num_memory_labels": 2, "memory_names": ["a", "a"]}, ValueError, "memory_names must be 2 different strings"),
-        ({"memory_tables": rg.RelationTables(5, 3)}, ValueError, "memory_tables must be for 2 heads of 4"),
-        ({"num_labels": 2, "tie_tables": torch.ones(2)}, TypeError, "tie_tables must be a bool, got Tensor"),
-        ({"num_labels": 2, "tie_tables": True, "tables": ["key"]}, ValueError, "tie_tables: tied tables must be of"),
+        ({"num_labels": "5"}, TypeError, "num_labels must be an int, got str"),
+        ({"tables": rg.RelationTables(5, 3)}, ValueError, "tables must be for 2 heads of 4"),
+        ({"cross_attention": rg.RelationAttention(8, 4)}, ValueError, "cross_attention must have .* got 8, 8, 8 and 4"),
+        (
+            {"self_attention": torch.nn.ReLU()},
+            TypeError,
+            "self_attention must be a RelationAttention or None, got ReLU",
+        ),
+        (
+            {"self_attention": rg.RelationAttention(8, 2), "num_labels": 5},
+            ValueError,
+            "num_labels must be left out with self_attention, which has its own, got 5",
+        ),
         ({"labeler": rg.ClippedDistance}, TypeError, "labeler must be callable .* got the class ClippedDistance"),
     ],
 )
 def test_constructors_speak_of_their_own_arguments(options, error, match):
     with pytest.raises(error, match=f"^{match}"):
-        rg.RelationDecoderLayer(8, 2, 16, **options)
+        decoder_layer(8, 2, 16, **options)
 
 
 def test_norms_of_another_dtype_are_fine():
-    layer = rg.RelationEncoderLayer(8, 2, 16, norm_first=True, dtype=torch.bfloat16)
+    layer = encoder_layer(8, 2, 16, norm_first=True, dtype=torch.bfloat16)
     for norm in (layer.norm1, layer.norm2):
         norm.float()
     assert layer(X.bfloat16()).dtype == torch.bfloat16
 
 
 def test_masks_elsewhere():
-    attention, model = rg.RelationAttention(8, 2), rg.RelationTransformer(8, 2, 1, 1, 16, positions="sinusoidal")
+    attention, model = attention_layer(8, 2), transformer(8, 2, 1, 1, 16, positions="sinusoidal")
     with pytest.raises(ValueError, match="attn_mask must be on the device of query, cpu, got meta"):
         attention(X, attn_mask=torch.zeros(5, 5, device="meta"))
     with pytest.raises(ValueError, match="key_padding_mask must be on the device of query, cpu, got meta"):
@@ -222,14 +230,9 @@ def test_masks_elsewhere():
 
 def test_classes_in_the_place_of_what_they_make():
     with pytest.raises(TypeError, match="activation must be a string or a function, got the class ReLU: make one"):
-        rg.RelationEncoderLayer(8, 2, activation=torch.nn.ReLU)
+        encoder_layer(8, 2, activation=torch.nn.ReLU)
 
 
 def test_features_without_a_bank():
-    with pytest.raises(ValueError, match="^bank_features must be None, as no bank reads them, got Tensor"):
-        rg.RelationAttention(8, 2, num_labels=3)(X, labels=rg.ClippedDistance(1)(5), bank_features=X)
-
-
-def test_distances_beyond_any_names():
-    with pytest.raises(ValueError, match="max_distance must be at most 524287, got 1000000000"):
-        rg.RelationTransformer(8, 2, max_distance=10**9)
+    with pytest.raises(ValueError, match="^features .*must be None, as no bank reads them, got Tensor"):
+        attention_layer(8, 2, num_labels=3)(X, labels=rg.ClippedDistance(1)(5), bank_features=X)

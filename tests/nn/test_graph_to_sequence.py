@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import relgraph as rg
-from relgraph.nn import LearnedPositions, RelationTransformer
+from relgraph.nn import LearnedPositions
 from relgraph.nn.memory import attend_by_borders
+from tests.layers import decoder_layer, encoder_layer, transformer
 
 from .helpers import F64, close, fill_tables
 
@@ -28,13 +31,18 @@ REAL = [index for index, size in enumerate(SIZES) if size]
 
 def make(*, seed=0, **options):
     torch.manual_seed(seed)
-    given = {"encoder_labeler": PATHS, "max_distance": 2, "dtype": F64, **options}
-    model = fill_tables(RelationTransformer(12, 3, 2, 2, 20, **given))
+    given = {"labeler": PATHS, "target_labeler": DISTANCES, "dtype": F64, **options}
+    model = fill_tables(transformer(12, 3, 2, 2, 20, **copy.deepcopy(given)))
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, LearnedPositions):
                 module.weight.normal_()
     return model.eval()
+
+
+def _learned(max_len):
+    """Learned positions of source and target."""
+    return tuple(LearnedPositions(12, max_len, dtype=F64) for _ in range(2))
 
 
 def inputs(length=4):
@@ -66,15 +74,15 @@ def step_by_step(model, tgt, memory, chunks, *, labels=None, towards=None, again
 
 OPTIONS = [
     {},
-    {"positions": "none"},
-    {"positions": "both"},
-    {"positions": ("none", "sinusoidal")},
-    {"positions": "learned", "max_len": 5},
-    {"positions": ("learned", "relative"), "max_len": 5, "per_head": True},
+    {"target_labeler": rg.Window()},
+    {"positions": "sinusoidal"},
+    {"positions": (None, "sinusoidal")},
+    {"positions": LearnedPositions(12, 5, dtype=F64)},
+    {"positions": (LearnedPositions(12, 5, dtype=F64), None), "per_head": True},
     {"num_kv_heads": 1, "tables": ("key", "bias")},
-    {"encoder_labeler": rg.EdgeType(1, inverse=True, self_loop=True)},
-    {"encoder_labeler": DISTANCES + PATHS},
-    {"encoder_labeler": rg.Window(1), "per_head": True},
+    {"labeler": rg.EdgeType(1, inverse=True, self_loop=True)},
+    {"labeler": DISTANCES + PATHS},
+    {"labeler": rg.Window(1), "per_head": True},
     {"memory_labeler": DISTANCES},
 ]
 
@@ -124,7 +132,7 @@ class TestGraphsIn:
             close(model(nodes, tgt, src_labels=BATCH, **options)[REAL], hide)
 
     def test_gradients(self):
-        model, (nodes, tgt) = make(memory_labeler=DISTANCES, positions="learned", max_len=5), inputs(3)
+        model, (nodes, tgt) = make(memory_labeler=DISTANCES, positions=_learned(5)), inputs(3)
         weights = torch.randn(len(REAL), 3, 12, dtype=F64)
         found = []
         for run in (lambda *x: model(*x, src_labels=BATCH)[REAL], lambda *x: one_by_one(model, *x)):
@@ -150,7 +158,7 @@ class TestGraphsIn:
     def test_syntax_of_a_source_sentence(self):
         trees = rg.Graph.from_parents(torch.tensor([1, -1, 1, 2, -1, 4]), ptr=torch.tensor([0, 4, 6]))
         labeler = DISTANCES + rg.TreeRelation()
-        model, tgt = make(encoder_labeler=labeler), torch.randn(2, 3, 12, dtype=F64)
+        model, tgt = make(labeler=labeler), torch.randn(2, 3, 12, dtype=F64)
         words = torch.randn(6, 12, dtype=F64)
         first = rg.Graph.from_parents(torch.tensor([1, -1, 1, 2]))
         close(model(words, tgt, src_labels=trees)[0], model(words[:4], tgt[0], src_labels=first))
@@ -159,15 +167,21 @@ class TestGraphsIn:
 
 
 class TestByHand:
-    @pytest.mark.parametrize("positions", ["none", "learned", ("sinusoidal", "learned")])
+    @pytest.mark.parametrize("positions", [None, "learned", ("sinusoidal", "learned")])
     def test_encoder_and_decoder_composed(self, positions):
-        max_len = None if positions == "none" else 5
-        options = {"positions": positions, "max_len": max_len, "decoder_labeler": rg.BucketedDistance(8, 16)}
+        sides = (
+            (None, None)
+            if positions is None
+            else _learned(5)
+            if positions == "learned"
+            else ("sinusoidal", _learned(5)[1])
+        )
+        options = {"positions": sides, "target_labeler": rg.BucketedDistance(8, 16)}
         options |= {"memory_labeler": DISTANCES, "memory_tables": ("key", "bias")}
         model, (nodes, tgt) = make(**options), inputs()
-        layer = rg.RelationEncoderLayer(12, 3, 20, labeler=PATHS, dtype=F64)
+        layer = encoder_layer(12, 3, 20, labeler=PATHS, dtype=F64)
         encoder = rg.RelationEncoder(layer, 2, nn.LayerNorm(12, dtype=F64))
-        layer = rg.RelationDecoderLayer(
+        layer = decoder_layer(
             12, 3, 20, labeler=rg.BucketedDistance(8, 16), dtype=F64, num_memory_labels=5,
             memory_tables=("key", "bias"), memory_names=DISTANCES.names,
         )  # fmt: skip
@@ -199,19 +213,22 @@ class TestByHand:
         blocks = rg.BlockLabels.from_blocks(ids, 3)
         padded = torch.stack([nn.functional.pad(x, (0, 5 - x.shape[1])) for x in ids])
         alone = torch.stack(
-            [model(nodes[rows_of(g)], tgt[g], src_labels=GRAPHS[g], memory_labels=ids[g]) for g in REAL]
+            [
+                model(nodes[rows_of(g)], tgt[g], src_labels=GRAPHS[g], memory_labels=rg.DenseLabels(ids[g], 3))
+                for g in REAL
+            ]
         )
-        for labels in (blocks, rg.DenseLabels(padded, 3), padded):
+        for labels in (blocks, rg.DenseLabels(padded, 3)):
             close(model(nodes, tgt, src_labels=BATCH, memory_labels=labels)[REAL], alone)
 
         def towards(start, stop):
-            return padded[:, start:stop]
+            return rg.DenseLabels(padded[:, start:stop], 3)
 
         memory = model.encode(nodes, src_labels=BATCH)
         close(step_by_step(model, tgt, memory, (1, 2, 1), towards=towards, memory_ptr=BATCH.ptr)[REAL], alone)
 
     def test_labels_of_the_target(self):
-        model, (nodes, tgt) = make(decoder_labeler=rg.ClippedDistance(1)), inputs()
+        model, (nodes, tgt) = make(target_labeler=rg.ClippedDistance(1)), inputs()
         ids = torch.randint(0, 3, (4, 4, 4))
         wanted = model(nodes, tgt, src_labels=BATCH, tgt_labels=rg.DenseLabels(ids, 3))
         assert (wanted - model(nodes, tgt, src_labels=BATCH)).abs().max() > 1e-3
@@ -260,8 +277,8 @@ class TestDecoding:
 class TestLearned:
     def test_added_to_both_sides(self):
         model, bare = (
-            make(positions="learned", encoder_labeler=None, max_len=6),
-            make(positions="none", encoder_labeler=None),
+            make(positions=_learned(6), labeler=None, target_labeler=None),
+            make(labeler=None, target_labeler=None),
         )
         bare.load_state_dict({k: v for k, v in model.state_dict().items() if "positions" not in k})
         src, tgt = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
@@ -270,12 +287,11 @@ class TestLearned:
         before = model.positions.weight.detach().clone()
         model.reset_parameters()
         assert not torch.equal(before, model.positions.weight)
-        big = RelationTransformer(64, 4, 1, 1, 8, positions="learned", max_len=400)
-        assert big.tgt_positions.weight.std().item() == pytest.approx(0.125, rel=0.05)
+        assert LearnedPositions(64, 400).weight.std().item() == pytest.approx(0.125, rel=0.05)
 
     @pytest.mark.parametrize("chunks", [(5,), (2, 3), (1,) * 5])
     def test_piece_by_piece_with_padding_on_the_left(self, chunks):
-        model = make(positions="learned", encoder_labeler=None, max_len=6)
+        model = make(positions=_learned(6), labeler=None, target_labeler=None)
         src, tgt = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
         padding = torch.tensor([[True, True, False, False, False], [False] * 5])
         wanted = model(src, tgt, tgt_key_padding_mask=padding)
@@ -291,7 +307,7 @@ class TestLearned:
         close(torch.cat(pieces, 1)[0, 2:], wanted[0, 2:])
 
     def test_beyond_the_last(self):
-        model = make(positions="learned", encoder_labeler=None, max_len=4)
+        model = make(positions=_learned(4), labeler=None, target_labeler=None)
         src, tgt = torch.randn(2, 4, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
         with pytest.raises(ValueError, match="^tgt must lie within the max_len = 4 learned positions, .* position 4"):
             model(src, tgt)
@@ -299,8 +315,8 @@ class TestLearned:
             model(tgt, src)
         nodes, tgt = inputs()
         with pytest.raises(ValueError, match="^src must lie within the max_len = 4"):
-            make(positions="learned", max_len=4)(nodes, tgt, src_labels=BATCH)
-        model, cache = make(positions=("none", "learned"), max_len=4), make().new_cache()
+            make(positions=_learned(4))(nodes, tgt, src_labels=BATCH)
+        model, cache = make(positions=(None, _learned(4)[1])), make().new_cache()
         memory = model.encode(nodes, src_labels=BATCH)
         model.decode(tgt[:, :3], memory, memory_ptr=BATCH.ptr, cache=cache)
         with pytest.raises(ValueError, match="^tgt must lie within the max_len = 4 .* position 4"):
@@ -311,17 +327,18 @@ class TestLearned:
 
 class TestModule:
     def test_defaults_have_the_keys_that_they_had(self):
-        model = RelationTransformer(12, 3, 1, 1, 20, max_distance=2, positions="both")
+        model = transformer(12, 3, 1, 1, 20, labeler=rg.ClippedDistance(2), positions="sinusoidal")
         assert not [k for k in model.state_dict() if "positions" in k or "multihead_attn.tables" in k]
         labeled = make(memory_labeler=DISTANCES)
         assert [k for k in labeled.state_dict() if "0.multihead_attn.tables" in k and k.endswith("rows")] == [
             "decoder.layers.0.multihead_attn.tables.key.rows", "decoder.layers.0.multihead_attn.tables.value.rows",
         ]  # fmt: skip
         assert labeled.decoder.layers[0].multihead_attn.tables.key.names == DISTANCES.names
-        assert repr(labeled).startswith("RelationTransformer(\n  12, nhead=3, memory_labeler=ClippedDistance(2)\n")
+        assert labeled.memory_labeler == DISTANCES
+        assert repr(labeled).startswith("RelationTransformer(\n  12, nhead=3\n")
 
     def test_the_memorys_labeler_alone(self):
-        model = make(encoder_labeler=None, positions="none", memory_labeler=DISTANCES)
+        model = make(labeler=None, target_labeler=None, memory_labeler=DISTANCES)
         src, tgt = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
         wanted = model(src, tgt)
         close(model(src, tgt, memory_labels=DISTANCES(5, 6)), wanted)
@@ -331,20 +348,18 @@ class TestModule:
     @pytest.mark.parametrize(
         ("options", "error", "match"),
         [
-            ({"positions": ("none",)}, ValueError, "positions must be a string, or two of them .* got 1"),
-            ({"positions": ("none", "absolute")}, ValueError, "unknown positions 'absolute'"),
-            ({"positions": "learned"}, ValueError, "max_len must be given with learned positions, got None"),
-            ({"max_len": 5}, ValueError, "max_len must be None without learned positions, got 5"),
-            ({"positions": "learned", "max_len": 0}, ValueError, "max_len must be at least 1, got 0"),
-            ({"encoder_labeler": rg.ShortestPath}, TypeError, "encoder_labeler must be callable .* class ShortestPath"),
-            ({"decoder_labeler": 5}, TypeError, "decoder_labeler must be callable .* got int"),
+            ({"positions": (None,)}, ValueError, "positions must be one for both sides, or two .* got 1"),
+            ({"positions": (None, nn.ReLU())}, TypeError, "positions must be 'sinusoidal', a module such .* got ReLU"),
+            ({"positions": LearnedPositions(8, 5)}, ValueError, "positions must have d_model = 12, got 8"),
+            ({"labeler": rg.ShortestPath}, TypeError, "labeler must be callable .* class ShortestPath"),
+            ({"target_labeler": 5}, TypeError, "target_labeler must be callable .* got int"),
             ({"memory_labeler": "d"}, TypeError, "memory_labeler must be callable .* got str"),
             (
                 {"tables": rg.RelationTables(5, 4)},
                 ValueError,
-                "encoder_labeler.num_labels must be that of the tables, 5, got 4",
+                "num_labels must be that of the tables, 5, got 4",
             ),
-            ({"memory_tables": "key"}, TypeError, "memory_tables must be a sequence of kinds"),
+            ({"memory_tables": "key"}, TypeError, "tables must be a sequence of kinds"),
         ],
     )
     def test_bad_arguments(self, options, error, match):
@@ -374,7 +389,7 @@ class TestRefused:
         match = r"src_labels must be packed, with the borders \(ptr\) of 4 graphs, as src has shape \[9, 12\] and tgt"
         whole = rg.Graph(BATCH.edge_index, 9)
         self.check(f"{match} .* got DenseLabels", src_labels=whole)
-        self.check(f"{match} .* got None$", src_labels=None, options={"encoder_labeler": None, "positions": "none"})
+        self.check(f"{match} .* got None$", src_labels=None, options={"labeler": None, "target_labeler": None})
         nodes, tgt = inputs()
         with pytest.raises(ValueError, match=r"^memory_ptr must be the borders of 4 graphs, as memory has .* got None"):
             make().decode(tgt, nodes)
@@ -386,12 +401,10 @@ class TestRefused:
         self.check(rf"{match} shape \[4, 12\]", tgt=tgt[0])
 
     def test_labelers_of_the_wrong_side(self):
-        match = r"labels must be given, as {}_labeler ShortestPath\(.*\) does not label lengths: pass what it reads, "
-        self.check(
-            rf"src_{match.format('encoder')}src_labels=... \(graph must be a Graph", error=TypeError, src_labels=None
-        )
-        self.check(f"tgt_{match.format('decoder')}", error=TypeError, options={"decoder_labeler": PATHS})
-        self.check(f"memory_{match.format('memory')}", error=TypeError, options={"memory_labeler": PATHS})
+        match = r"labels must be given, as the labeler ShortestPath\(.*\) does not label lengths: pass what it reads, "
+        self.check(rf"src_{match}src_labels=... \(graph must be a Graph", error=TypeError, src_labels=None)
+        self.check(f"tgt_{match}", error=TypeError, options={"target_labeler": PATHS})
+        self.check(f"memory_{match}", error=TypeError, options={"memory_labeler": PATHS})
 
     def test_labels_that_do_not_fit(self):
         self.check(r"src_labels must cover \[N_q, N_k\] = \[9, 9\], got \[8, 8\]", src_labels=rg.ShortestPath(2)(
@@ -409,12 +422,16 @@ class TestRefused:
         self.check(r"memory_labels must have borders \(q_ptr\) at every 4", memory_labels=packed, options=crossing)
 
     def test_ids_without_tables(self):
-        bare = {"encoder_labeler": None, "positions": "none"}
-        end = "carry no ids for a layer without tables, which would ignore them: give the model an argument"
+        bare = {"labeler": None, "target_labeler": None}
+        end = "carry no ids for a layer without tables, which would ignore them: give the"
         labels = PATHS(BATCH)
-        self.check(f"src_labels must say who attends and {end} encoder_labeler", src_labels=labels, options=bare)
-        self.check(f"tgt_labels .* {end} decoder_labeler", tgt_labels=DISTANCES(4), options={"positions": "none"})
-        self.check(f"memory_labels .* {end} memory_labeler", memory_labels=DISTANCES(4, 5, q_offset=0))
+        self.check(f"src_labels must say who attends and {end} model a labeler", src_labels=labels, options=bare)
+        self.check(
+            f"tgt_labels .* {end} model a labeler", tgt_labels=DISTANCES(4), options={"target_labeler": rg.Window()}
+        )
+        self.check(
+            f"memory_labels .* {end} model an argument memory_labeler", memory_labels=DISTANCES(4, 5, q_offset=0)
+        )
         self.check("src_labels must be Labels, .* got Graph", src_labels=BATCH, options=bare, error=TypeError)
 
     @pytest.mark.parametrize(

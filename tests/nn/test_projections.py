@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import relgraph as rg
-from relgraph.nn import RelationAttention, RelationDecoderLayer, RelationEncoderLayer
+from relgraph.nn import RelationAttention, RelationEncoderLayer
 from relgraph.nn.projections import BIASED
+from tests.layers import attention_layer, decoder_layer, encoder_layer, transformer
 
 from .helpers import F64, by_hand, close, fill_tables
 
@@ -26,7 +27,7 @@ BY_NAME = {"query": "q_proj_bias", "key": "k_proj_bias", "value": "v_proj_bias",
 def make(embed_dim=12, num_heads=5, *, num_labels=5, **options):
     """A layer whose tables and biases all hold numbers that matter."""
     torch.manual_seed(0)
-    layer = RelationAttention(embed_dim, num_heads, num_labels=num_labels, dtype=F64, **options)
+    layer = attention_layer(embed_dim, num_heads, num_labels=num_labels, dtype=F64, **options)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if "bias" in name:
@@ -112,9 +113,9 @@ class TestHeads:
 
     def test_the_default_is_the_shared_width(self):
         torch.manual_seed(3)
-        plain = RelationAttention(12, 4, num_labels=5)
+        plain = attention_layer(12, 4, num_labels=5)
         torch.manual_seed(3)
-        given = RelationAttention(12, 4, num_labels=5, head_dim=3)
+        given = attention_layer(12, 4, num_labels=5, head_dim=3)
         assert all(torch.equal(x, plain.state_dict()[name]) for name, x in given.state_dict().items())
         assert repr(plain) == repr(given)
 
@@ -167,7 +168,7 @@ class TestOtherModels:
         o, buckets = nn.Linear(heads * size, width, bias=False, dtype=F64), nn.Embedding(32, heads, dtype=F64)
         labeler = rg.BucketedDistance()
         options = {"tables": ("bias",), "per_head": True, "num_labels": labeler.num_labels}
-        layer = RelationAttention(width, heads, head_dim=size, scale=1.0, bias=False, dtype=F64, **options)
+        layer = attention_layer(width, heads, head_dim=size, scale=1.0, bias=False, dtype=F64, **options)
         with torch.no_grad():
             layer.in_proj_weight.copy_(torch.cat([q.weight, k.weight, v.weight]))
             layer.out_proj.weight.copy_(o.weight)
@@ -227,9 +228,9 @@ class TestAModule:
 class TestTransformerLayers:
     @pytest.mark.parametrize("bias", [True, False])
     def test_options_reach_every_attention(self, bias):
-        encoder = RelationEncoderLayer(12, 5, 16, labeler=LABELER, bias=bias, **OF_A_MODEL)
-        decoder = RelationDecoderLayer(12, 5, 16, labeler=LABELER, bias=bias, **OF_A_MODEL)
-        model = rg.RelationTransformer(12, 5, 1, 1, 16, bias=bias, **OF_A_MODEL)
+        encoder = encoder_layer(12, 5, 16, labeler=LABELER, bias=bias, **OF_A_MODEL)
+        decoder = decoder_layer(12, 5, 16, labeler=LABELER, bias=bias, **OF_A_MODEL)
+        model = transformer(12, 5, 1, 1, 16, bias=bias, **OF_A_MODEL)
         found = [m for part in (encoder, decoder, model) for m in part.modules() if isinstance(m, RelationAttention)]
         assert len(found) == 6
         for attention in found:
@@ -238,30 +239,28 @@ class TestTransformerLayers:
         assert all((layer.linear1.bias is not None) == bias for layer in (encoder, decoder))
 
     def test_by_default_the_attention_follows_the_layer(self):
-        layer = RelationEncoderLayer(12, 4, 16, bias=False)
+        layer = encoder_layer(12, 4, 16, bias=False)
         assert layer.self_attn.biased == ()
-        layer = RelationEncoderLayer(12, 4, 16, bias=False, attention_bias=True)
+        layer = encoder_layer(12, 4, 16, bias=False, attention_bias=True)
         assert layer.self_attn.in_proj_bias is not None and layer.linear1.bias is None and layer.norm1.bias is None
 
     def test_values(self):
         torch.manual_seed(0)
-        layer = fill_tables(RelationEncoderLayer(12, 5, 16, 0.0, labeler=LABELER, **OF_A_MODEL))
+        layer = fill_tables(encoder_layer(12, 5, 16, 0.0, labeler=LABELER, **OF_A_MODEL))
         x = torch.randn(2, 6, 12, dtype=F64)
         h = layer.norm1(x + by_hand(layer.self_attn, x, labels=LABELER(6)))
         close(layer(x), layer.norm2(h + layer.linear2(torch.relu(layer.linear1(h)))))
 
     def test_decoding_by_a_cache(self):
         torch.manual_seed(0)
-        model = rg.RelationTransformer(12, 5, 1, 2, 16, max_distance=2, **OF_A_MODEL).eval()
+        model = transformer(12, 5, 1, 2, 16, labeler=rg.ClippedDistance(2), **OF_A_MODEL).eval()
         src, tgt = torch.randn(2, 5, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
         memory, cache = model.encode(src), model.new_cache()
         steps = [model.decode(tgt[:, i : i + 1], memory, cache=cache) for i in range(4)]
         close(torch.cat(steps, 1), model(src, tgt))
 
-    @pytest.mark.parametrize("options", [{"head_dim": 4}, {"attention_bias": ("query",)}])
+    @pytest.mark.parametrize("options", [{"head_dim": 4}, {"bias": ("query",)}])
     def test_a_plain_layer_keeps_its_weights(self, options):
-        plain = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
-        (name,) = options
-        with pytest.raises(ValueError, match=rf"{name} must be left out, as the weights are those of layer, got"):
-            RelationEncoderLayer.from_plain(plain, **options)
-        assert RelationEncoderLayer.from_plain(plain, scale=1.0).self_attn.scale == 1.0
+        plain = torch.nn.TransformerEncoderLayer(12, 4, 16, batch_first=True)
+        with pytest.raises(ValueError, match="passed in must have the projections of layer: self_attn.in_proj_"):
+            RelationEncoderLayer.from_plain(plain, attention=rg.RelationAttention(12, 4, **options))

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import relgraph as rg
+from tests.layers import decoder_layer, encoder_layer, transformer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's quantization is deprecated, and still used
@@ -17,9 +18,9 @@ LABELER = rg.ClippedDistance(2)
 MODELS = {
     "attention": lambda: rg.RelationAttention(32, 4, num_labels=5),
     "attention of other widths": lambda: rg.RelationAttention(32, 4, num_labels=5, kdim=24, vdim=20),
-    "encoder": lambda: rg.RelationEncoder(rg.RelationEncoderLayer(32, 4, 64, labeler=LABELER), 2),
-    "decoder": lambda: rg.RelationDecoder(rg.RelationDecoderLayer(32, 4, 64, labeler=LABELER), 2),
-    "transformer": lambda: rg.RelationTransformer(32, 4, 1, 1, 64),
+    "encoder": lambda: rg.RelationEncoder(encoder_layer(32, 4, 64, labeler=LABELER), 2),
+    "decoder": lambda: rg.RelationDecoder(decoder_layer(32, 4, 64, labeler=LABELER), 2),
+    "transformer": lambda: transformer(32, 4, 1, 1, 64),
 }
 X, MEMORY = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(0)).split([7, 5], 1)
 ARGUMENTS = {

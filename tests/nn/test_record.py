@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 import relgraph as rg
+from tests.layers import decoder_layer, encoder_layer, transformer
 
 LABELER = rg.ClippedDistance(2)
 
 
 def encoder(layers=2, **options):
     torch.manual_seed(0)
-    layer = rg.RelationEncoderLayer(16, 4, 32, dropout=0.0, labeler=LABELER, **options)
+    layer = encoder_layer(16, 4, 32, dropout=0.0, labeler=LABELER, **options)
     return rg.RelationEncoder(layer, layers)
 
 
@@ -160,7 +161,7 @@ def test_a_call_that_raised_is_not_recorded():
 
 
 def test_decoders_report_both_attentions():
-    layer = rg.RelationDecoderLayer(16, 4, 32, dropout=0.0, labeler=LABELER)
+    layer = decoder_layer(16, 4, 32, dropout=0.0, labeler=LABELER)
     model = rg.RelationDecoder(layer, 1)
     with rg.record_attention(model, weights=True) as record:
         model(x(4), x(6), tgt_is_causal=True)
@@ -180,7 +181,7 @@ def test_a_layer_without_tables_has_no_mass():
 
 
 def test_a_transformer_reports_each_step_of_decoding():
-    model = rg.RelationTransformer(16, 4, 1, 1, 32, max_distance=2).eval()
+    model = transformer(16, 4, 1, 1, 32, labeler=rg.ClippedDistance(2)).eval()
     with rg.record_attention(model) as record:
         memory, cache = model.encode(x(5)), model.new_cache()
         steps = [model.decode(x(3)[:, i : i + 1], memory, cache=cache) for i in range(3)]
@@ -203,7 +204,7 @@ def test_a_cache_grows_as_without():
 
 def test_a_sum_gives_one_mass_a_part_and_packed_labels_theirs():
     labeler = LABELER + rg.ClippedDistance(1)
-    model = rg.RelationEncoderLayer(16, 4, 32, labeler=labeler)
+    model = encoder_layer(16, 4, 32, labeler=labeler)
     with rg.record_attention(model) as record:
         model(x())
     (call,) = record["self_attn"]

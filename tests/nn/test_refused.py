@@ -13,11 +13,9 @@ from relgraph.nn import (
     LayerCache,
     RelationAttention,
     RelationDecoder,
-    RelationDecoderLayer,
     RelationEncoder,
-    RelationEncoderLayer,
-    RelationTransformer,
 )
+from tests.layers import decoder_layer, encoder_layer, transformer
 
 from .helpers import F64, close, fill_tables
 
@@ -100,7 +98,7 @@ def test_the_first_call():
 @pytest.mark.parametrize("depth", [1, 2])
 def test_what_fails_after_the_attention(depth, grad):
     torch.manual_seed(0)
-    layer = fill_tables(RelationEncoderLayer(12, 3, 20, labeler=LABELER, dtype=F64)).eval()
+    layer = fill_tables(encoder_layer(12, 3, 20, labeler=LABELER, dtype=F64)).eval()
     module = layer if depth == 1 else RelationEncoder(layer, depth)
     cache = KVCache() if depth == 1 else module.new_cache(8)
     last = layer if depth == 1 else module.layers[-1]
@@ -126,13 +124,13 @@ REFUSED = [
 @pytest.mark.parametrize("kind", ["layer", "stack", "model"])
 def test_decoders(kind, refused, error, match, grad):
     torch.manual_seed(0)
-    layer = RelationDecoderLayer(12, 3, 20, labeler=LABELER, dtype=F64)
+    layer = decoder_layer(12, 3, 20, labeler=LABELER, dtype=F64)
     module, cache = layer, LayerCache()
     if kind == "stack":
         module = RelationDecoder(layer, 2)
         cache = module.new_cache()
     elif kind == "model":
-        module = RelationTransformer(12, 3, 2, 2, 20, positions="both", dtype=F64)
+        module = transformer(12, 3, 2, 2, 20, positions="sinusoidal", dtype=F64)
         cache = module.new_cache(8)
     call = module.eval().decode if kind == "model" else module.eval()
 
@@ -148,7 +146,7 @@ def test_decoders(kind, refused, error, match, grad):
 
 @pytest.mark.slow
 def test_compiled_code_goes_straight_through():
-    layer = fill_tables(RelationEncoderLayer(12, 3, 20, labeler=LABELER, dtype=F64, impl="dense")).eval()
+    layer = fill_tables(encoder_layer(12, 3, 20, labeler=LABELER, dtype=F64, impl="dense")).eval()
     stack = RelationEncoder(layer, 2)
     compiled = torch.compile(stack, backend="aot_eager", fullgraph=True)
     mine, theirs = stack.new_cache(8), stack.new_cache(8)

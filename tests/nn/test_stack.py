@@ -20,6 +20,7 @@ from relgraph.nn import (
     RelationTables,
     StackCache,
 )
+from tests.layers import decoder_layer, encoder_layer
 
 from .helpers import F64, close, fill_tables, zero_tables
 
@@ -42,22 +43,24 @@ LABELER = ClippedDistance(2)
 def test_a_graph_is_read_by_the_labeler():
     graph = rg.Graph(torch.tensor([[0, 1, 3], [1, 2, 4]]), 5, ptr=torch.tensor([0, 3, 5]))
     labeler, x = rg.EdgeType(1, self_loop=True), torch.randn(5, 12, dtype=F64)
-    layer = RelationEncoderLayer(12, 3, 20, labeler=labeler, dtype=F64).eval()
+    layer = encoder_layer(12, 3, 20, labeler=labeler, dtype=F64).eval()
     stack = RelationEncoder(layer, 2).eval()
     close(layer(x, labels=graph), layer(x, labels=labeler(graph)))
     close(stack(x, labels=graph), stack(x, labels=labeler(graph)))
     with pytest.raises(TypeError, match="labels must be Labels, an integer Tensor or None, got Graph"):
-        RelationEncoderLayer(12, 3, 20, dtype=F64)(x, labels=graph)
+        encoder_layer(12, 3, 20, dtype=F64)(x, labels=graph)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_copies_differ_once_their_parameters_are_drawn_again(kind):
+def test_copies_draw_their_own_parameters_by_default(kind):
     make = {"encoder": (RelationEncoderLayer, RelationEncoder), "decoder": (RelationDecoderLayer, RelationDecoder)}
     layer, stack = make[kind]
-    made = stack(layer(12, 3, 20, labeler=LABELER), 2, nn.LayerNorm(12))
+    one = layer(12, 3, 20, labeler=LABELER)
+    trained = stack(one, 2, fresh=False)
+    for copied in trained.layers:
+        assert all(torch.equal(a, b) for a, b in zip(copied.parameters(), one.parameters(), strict=True))
+    made = stack(one, 2, nn.LayerNorm(12))
     first, second = (list(one.parameters()) for one in made.layers)
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    made.reset_parameters()
     matrices = [(a, b) for a, b in zip(first, second, strict=True) if a.dim() > 1]
     assert matrices
     assert not any(torch.equal(a, b) for a, b in matrices)
@@ -65,13 +68,13 @@ def test_copies_differ_once_their_parameters_are_drawn_again(kind):
 
 def encoder(num_layers=3, **options):
     torch.manual_seed(0)
-    layer = RelationEncoderLayer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})
+    layer = encoder_layer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})
     return fill_tables(RelationEncoder(layer, num_layers, nn.LayerNorm(12, dtype=F64))).eval()
 
 
 def decoder(num_layers=3, **options):
     torch.manual_seed(0)
-    layer = RelationDecoderLayer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})
+    layer = decoder_layer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})
     return fill_tables(RelationDecoder(layer, num_layers, nn.LayerNorm(12, dtype=F64))).eval()
 
 
@@ -92,11 +95,11 @@ def test_layer_after_layer():
 def test_torchs_stacks_load_and_agree():
     x, memory = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
     theirs = nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 4, 20, batch_first=True, dtype=F64), 2).eval()
-    ours = zero_tables(RelationEncoder(RelationEncoderLayer(12, 4, 20, labeler=LABELER, dtype=F64), 2)).eval()
+    ours = zero_tables(RelationEncoder(encoder_layer(12, 4, 20, labeler=LABELER, dtype=F64), 2)).eval()
     assert all(".tables." in key for key in ours.load_state_dict(theirs.state_dict(), strict=False).missing_keys)
     close(ours(x), theirs(x))
     theirs = nn.TransformerDecoder(nn.TransformerDecoderLayer(12, 3, 20, batch_first=True, dtype=F64), 2).eval()
-    ours = zero_tables(RelationDecoder(RelationDecoderLayer(12, 3, 20, labeler=LABELER, dtype=F64), 2)).eval()
+    ours = zero_tables(RelationDecoder(decoder_layer(12, 3, 20, labeler=LABELER, dtype=F64), 2)).eval()
     assert all(".tables." in key for key in ours.load_state_dict(theirs.state_dict(), strict=False).missing_keys)
     close(ours(x, memory, tgt_is_causal=False), theirs(x, memory))
 
@@ -105,7 +108,7 @@ def test_labels_are_made_once():
     labeler, x = Counting(), torch.randn(2, 6, 12, dtype=F64)
     stack = encoder(labeler=labeler)
     for layer in stack.layers:
-        layer.labeler = labeler
+        layer.self_attn.labeler = labeler  # each copy has a copy
     stack(x)
     assert labeler.calls == 1
     close(stack(x, labels=LABELER(6)), stack(x))
@@ -196,7 +199,7 @@ class TestCaches:
 
 
 def test_bad_arguments():
-    layer = RelationEncoderLayer(12, 3, 20)
+    layer = encoder_layer(12, 3, 20)
     with pytest.raises(TypeError, match="layer must be a RelationEncoderLayer, got TransformerEncoderLayer"):
         RelationEncoder(nn.TransformerEncoderLayer(12, 3, batch_first=True), 2)
     with pytest.raises(TypeError, match="layer must be a RelationDecoderLayer, got RelationEncoderLayer"):
@@ -225,15 +228,17 @@ def test_a_labeler_gets_what_it_reads():
         assert torch.equal(layer(x, *memory, labels=speakers), wanted)
         with pytest.raises(TypeError, match=message):
             layer(x, *memory, labels=speakers.tolist())
-        with pytest.raises(TypeError, match=r"labels must be given, as labeler Segments\(.*\) does not label lengths"):
+        with pytest.raises(
+            TypeError, match=r"labels must be given, as the labeler Segments\(.*\) does not label lengths"
+        ):
             layer(x, *memory)
 
 
 def test_raw_ids_are_taken_without_a_labeler():
     ids, x = torch.randint(0, 4, (5, 5)), torch.randn(2, 5, 12)
     for stack in (
-        RelationEncoderLayer(12, 3, 20, num_labels=4),
-        RelationEncoder(RelationEncoderLayer(12, 3, 20, num_labels=4), 1),
+        encoder_layer(12, 3, 20, num_labels=4),
+        RelationEncoder(encoder_layer(12, 3, 20, num_labels=4), 1),
     ):
         stack.eval()
         close(stack(x, labels=ids), stack(x, labels=DenseLabels(ids, 4)), atol=0.0)

@@ -14,14 +14,17 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationTables, RelationTransformer
+from tests.layers import transformer
 
 from .helpers import F64, close, fill_tables, table_keys, zero_tables
 
 
 def make(*, kind="relative", heads=3, seed=0, **options):
     torch.manual_seed(seed)
-    sizes = {"d_model": 12, "num_encoder_layers": 2, "num_decoder_layers": 2, "dim_feedforward": 20, "max_distance": 2}
-    return fill_tables(RelationTransformer(nhead=heads, positions=kind, dtype=F64, **{**sizes, **options})).eval()
+    sizes = {"d_model": 12, "num_encoder_layers": 2, "num_decoder_layers": 2, "dim_feedforward": 20}
+    sizes["labeler"] = ClippedDistance(2) if kind in ("relative", "both") else None
+    sizes["positions"] = "sinusoidal" if kind in ("sinusoidal", "both") else None
+    return fill_tables(transformer(nhead=heads, dtype=F64, **{**sizes, **options})).eval()
 
 
 def inputs(src=6, tgt=5, batch=2):
@@ -60,7 +63,7 @@ class TestAgainstTorch:
         close(ours(src[0], tgt[0]), ours(src, tgt)[0])
 
     def test_parameters_start_alike(self):
-        model = RelationTransformer(64, 4, 2, 2, 128, max_distance=16, per_head=True)
+        model = transformer(64, 4, 2, 2, 128, labeler=ClippedDistance(16), per_head=True)
         bound = (6 / (64 + 128)) ** 0.5
         weight = model.decoder.layers[1].linear1.weight
         assert bound * 0.95 < weight.abs().max() <= bound
@@ -196,7 +199,7 @@ class TestPositions:
         tables = RelationTables(5, 4, names=ClippedDistance(2).names, dtype=F64)
         before = tables.key.rows.detach().clone()
         torch.manual_seed(0)
-        model = RelationTransformer(12, 3, 2, 2, 20, max_distance=2, tables=tables, dtype=F64)
+        model = transformer(12, 3, 2, 2, 20, labeler=ClippedDistance(2), tables=tables, dtype=F64)
         assert torch.equal(tables.key.rows, before)
         layers = [*model.encoder.layers, *model.decoder.layers]
         assert all(layer.self_attn.tables is tables for layer in layers)
@@ -225,10 +228,9 @@ class TestPresets:
         assert layer.self_attn.tables.key.rows.shape == (17, 64)
 
     def test_overrides(self):
-        model = RelationTransformer.base(
-            d_model=16, num_encoder_layers=1, num_decoder_layers=1, dim_feedforward=8, positions="sinusoidal"
-        )
-        assert model.encoder.layers[0].self_attn.tables is None
+        model = RelationTransformer.base(labeler=ClippedDistance(2), num_encoder_layers=1, num_decoder_layers=2)
+        assert model.encoder.layers[0].self_attn.tables.key.rows.shape == (8, 5, 64)
+        assert len(model.decoder.layers) == 2
         with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
             RelationTransformer.base(depth=3)
 
@@ -246,7 +248,7 @@ class TestModule:
         with pytest.raises(
             ValueError, match=r"names must be .* state, which has 5 labels, got 7 in encoder\.layers\.0\."
         ):
-            RelationTransformer(12, 3, 2, 2, 20, max_distance=3, dtype=F64).load_state_dict(
+            transformer(12, 3, 2, 2, 20, labeler=ClippedDistance(3), dtype=F64).load_state_dict(
                 {name: value for name, value in state.items() if not name.endswith("rows")}, strict=False
             )
 
@@ -257,7 +259,7 @@ class TestModule:
 
     @pytest.mark.slow
     def test_compiled_for_all_lengths(self):
-        model = RelationTransformer(12, 3, 1, 1, 20, max_distance=2, impl="dense").eval()
+        model = transformer(12, 3, 1, 1, 20, labeler=ClippedDistance(2), impl="dense").eval()
         counter = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(model, backend=counter, fullgraph=True)
         with torch.no_grad():
@@ -269,11 +271,13 @@ class TestModule:
     @pytest.mark.parametrize(
         ("options", "error", "match"),
         [
-            ({"kind": "absolute"}, ValueError, "unknown positions 'absolute'"),
+            (
+                {"positions": "absolute"},
+                ValueError,
+                "positions must be 'sinusoidal', LearnedPositions or None, got 'absolute'",
+            ),
             ({"batch_first": False}, ValueError, "batch_first must be True"),
             ({"impl": "flash"}, ValueError, "unknown impl 'flash'"),
-            ({"max_distance": -1}, ValueError, "max_distance must be at least 0, got -1"),
-            ({"max_distance": 1.5}, TypeError, "max_distance must be an int, got float"),
             ({"d_model": 0}, ValueError, "d_model must be at least 1, got 0"),
             ({"heads": 5}, ValueError, "nhead must divide d_model = 12, got 5"),
             ({"dim_feedforward": 0}, ValueError, "dim_feedforward must be at least 1, got 0"),
@@ -303,5 +307,7 @@ class TestModule:
             model.decode(tgt, src, cache=1)
         with pytest.raises(ValueError, match="cache must hold one LayerCache for each of the 2 layers"):
             model.decode(tgt, src, cache=model.encoder.new_cache())
-        with pytest.raises(ValueError, match=r"key_padding_mask must have shape \[B, N_k\] = \[2, 6\], got \[2, 5\]"):
+        with pytest.raises(
+            ValueError, match=r"src_key_padding_mask must have shape \[B, N_k\] = \[2, 6\], got \[2, 5\]"
+        ):
             make(kind="both").encode(src, src_key_padding_mask=torch.zeros(2, 5, dtype=torch.bool))

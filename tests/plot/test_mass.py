@@ -9,6 +9,7 @@ from matplotlib import pyplot as plt
 from torch import nn
 
 import relgraph as rg
+from tests.layers import encoder_layer
 
 NAMES = ("self", "parent", "child")
 
@@ -95,7 +96,7 @@ def test_packed_masses_of_a_function_and_of_a_layer():
 
 def test_a_record_names_its_layers():
     labeler = rg.ClippedDistance(1)
-    model = rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16, labeler=labeler), num_layers=2).eval()
+    model = rg.RelationEncoder(encoder_layer(8, 2, 16, labeler=labeler), num_layers=2).eval()
     with rg.record_attention(model) as record:
         model(torch.randn(3, 5, 8))
         model(torch.randn(1, 2, 8))

@@ -17,6 +17,7 @@ from relgraph.nn import (
     RelationDecoderLayer,
     RelationEncoder,
     RelationEncoderLayer,
+    RelationTables,
     RelationTransformer,
 )
 from relgraph.nn.layer_parts import Activation, check_activation
@@ -86,54 +87,69 @@ class Options:
 
 def build_attention(of: Sizes, weights: Attention, options: Options) -> RelationAttention:
     """A :class:`~relgraph.RelationAttention` with these weights."""
-    labeler = options.labeler
-    made = RelationAttention(
-        of.width, of.heads, options.dropout, weights.biased, head_dim=of.head_dim, num_labels=labeler.num_labels,
-        names=labeler.names, tables=weights.kinds, tie_tables=weights.tied, **_place(weights),
-    )  # fmt: skip
-    return _fill(made, weights.state())
+    return _fill(_attention(of, weights, options), weights.state())
 
 
 def build_encoder(of: Sizes, weights: Stack, options: Options) -> RelationEncoder:
     """A :class:`~relgraph.RelationEncoder` with these weights."""
-    layer = RelationEncoderLayer(of.width, of.heads, **_layer_options(of, weights, options), labeler=options.labeler)
-    norm = _norm(of, weights, options)
-    return _fill(RelationEncoder(layer, len(weights.layers), norm), weights.state())
+    return _fill(_encoder(of, weights, options), weights.state())
 
 
 def build_decoder(of: Sizes, weights: Stack, options: Options) -> RelationDecoder:
     """A :class:`~relgraph.RelationDecoder` with these weights."""
-    layer = RelationDecoderLayer(of.width, of.heads, **_layer_options(of, weights, options), labeler=options.labeler)
-    norm = _norm(of, weights, options)
-    return _fill(RelationDecoder(layer, len(weights.layers), norm), weights.state())
+    return _fill(_decoder(of, weights, options), weights.state())
 
 
 def build_transformer(of: Sizes, encoder: Stack, decoder: Stack, options: Options) -> RelationTransformer:
-    """A :class:`~relgraph.RelationTransformer` with these weights; ``options.labeler`` clips at both ends alike."""
+    """A :class:`~relgraph.RelationTransformer` with these weights."""
     made = RelationTransformer(
-        of.width, of.heads, len(encoder.layers), len(decoder.layers), **_layer_options(of, encoder, options),
-        max_distance=options.labeler.left,
+        of.width, of.heads, dropout=options.dropout, custom_encoder=_encoder(of, encoder, options),
+        custom_decoder=_decoder(of, decoder, options),
     )  # fmt: skip
-    for side, weights in ((made.encoder, encoder), (made.decoder, decoder)):
-        if weights.norm is None:
-            side.norm = None
     states = {"encoder": encoder.state(), "decoder": decoder.state()}
     return _fill(made, {f"{side}.{name}": tensor for side, state in states.items() for name, tensor in state.items()})
 
 
-def _layer_options(of: Sizes, weights: Stack, options: Options) -> dict[str, Any]:
+def _attention(of: Sizes, weights: Attention, options: Options, *, labeled: bool = True) -> RelationAttention:
+    """An attention of these sizes; without tables unless it is ``labeled``."""
+    own: dict[str, Any] = {}
+    if labeled:
+        labeler = options.labeler
+        tables = RelationTables(
+            labeler.num_labels, of.head_dim, kinds=weights.kinds, tied=weights.tied, names=labeler.names, shared=False,
+            **_place(weights),
+        )  # fmt: skip
+        own = {"labeler": labeler, "tables": tables}
+    return RelationAttention(
+        of.width, of.heads, options.dropout, weights.biased, head_dim=of.head_dim, **own, **_place(weights)
+    )
+
+
+def _encoder(of: Sizes, weights: Stack, options: Options) -> RelationEncoder:
     first = weights.layers[0]
+    own: dict[str, Any] = {"attention": _attention(of, first.attention, options)}
+    layer = RelationEncoderLayer(of.width, of.heads, **_layer_options(first, options), **own)
+    return RelationEncoder(layer, len(weights.layers), _norm(of, weights, options), fresh=False)
+
+
+def _decoder(of: Sizes, weights: Stack, options: Options) -> RelationDecoder:
+    first = weights.layers[0]
+    assert first.memory is not None
+    own: dict[str, Any] = {
+        "self_attention": _attention(of, first.attention, options),
+        "cross_attention": _attention(of, first.memory, options, labeled=False),
+    }
+    layer = RelationDecoderLayer(of.width, of.heads, **_layer_options(first, options), **own)
+    return RelationDecoder(layer, len(weights.layers), _norm(of, weights, options), fresh=False)
+
+
+def _layer_options(layer: Layer, options: Options) -> dict[str, Any]:
     return {
-        "dim_feedforward": first.linears[0].weight.shape[0],
+        "dim_feedforward": layer.linears[0].weight.shape[0],
         "dropout": options.dropout,
         "activation": options.activation,
         "layer_norm_eps": options.layer_norm_eps,
         "norm_first": options.norm_first,
-        "head_dim": of.head_dim,
-        "attention_bias": first.attention.biased,
-        "tables": first.attention.kinds,
-        "tie_tables": first.attention.tied,
-        **_place(first.attention),
     }
 
 

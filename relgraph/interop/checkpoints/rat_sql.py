@@ -10,7 +10,7 @@ from relgraph.interop.checkpoints.entries import Entries
 from relgraph.interop.checkpoints.weights import Attention, Sizes, linear, maps, norm, sizes
 from relgraph.labelers import SchemaRelations
 from relgraph.nn import RelationEncoder
-from relgraph.nn.layer_parts import check_labeler
+from relgraph.nn.made_labels import check_labeler
 
 _QUERY, _KEYS, _VALUES = "self_attn.linears.0.weight", "relation_k_emb.weight", "relation_v_emb.weight"
 
@@ -80,7 +80,7 @@ def from_rat_sql(
 def _labeler(labeler: Any, rows: int, name: str) -> Any:
     """The labeler for this number of rows."""
     if labeler is not None:
-        num_labels, _ = check_labeler(labeler, None, None, ())
+        num_labels, _ = check_labeler(labeler, None, ())
         if num_labels != rows:
             raise ValueError(f"labeler must have as many labels as {name!r} has rows, {rows}, got {num_labels}")
         return labeler

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.converting import filled
 from relgraph.labelers import Labeler
-from relgraph.nn import RelationAttention
+from relgraph.nn import RelationAttention, RelationTables
 from relgraph.nn.projections import BIASED
 
 Linear = tuple[Tensor, Tensor | None]
@@ -116,10 +116,14 @@ def layer_of(
     if query_biases is not None:
         weights["content_bias"], weights["position_bias"] = query_biases
     has_biases = query_biases is not None
+    place = {"device": like.device, "dtype": like.dtype}
+    made = RelationTables(
+        labeler.num_labels, total // heads, heads, kinds=tuple(tables), names=labeler.names, shared=False,
+        per_head=[kind for kind, rows in tables.items() if _has_heads(kind, rows)] or False, **place,
+    )  # fmt: skip
     layer = RelationAttention(
-        width, heads, dropout, biased, num_labels=labeler.num_labels, head_dim=total // heads, scale=scale,
-        tables=tuple(tables), per_head=[kind for kind, rows in tables.items() if _has_heads(kind, rows)] or False,
-        names=labeler.names, content_bias=has_biases, position_bias=has_biases, device=like.device, dtype=like.dtype,
+        width, heads, dropout, biased, head_dim=total // heads, scale=scale, tables=made, content_bias=has_biases,
+        position_bias=has_biases, **place,
     )  # fmt: skip
     return filled(layer, weights)
 

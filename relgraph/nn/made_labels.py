@@ -1,0 +1,149 @@
+"""The labels of a layer: checked, or made by its labeler from what a call gives."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.arguments.hints import in_place_of_labels
+from relgraph.functional.region import whole_length
+from relgraph.graphs import Graph
+from relgraph.labelers.base import Labeler, check_made
+from relgraph.labels import Labels
+from relgraph.nn.cache import KVCache, LayerCache, StackCache, labels_of_new_rows
+from relgraph.nn.inputs import Names
+from relgraph.nn.tables import RelationTables
+
+
+def check_labeler(labeler: Any, num_labels: Any, tables: Any, name: str = "labeler") -> tuple[Any, Any]:
+    """The number and names of the labels, taken from the labeler if there is one; None for a labeler without labels.
+
+    Errors call the labeler ``name``.
+    """
+    if labeler is None:
+        if isinstance(num_labels, Labeler):
+            raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass it as labeler=")
+        return num_labels, None
+    wanted = f"{name} must be callable and have num_labels and names"
+    usable = callable(labeler) and all(hasattr(labeler, name) for name in ("num_labels", "names"))
+    if isinstance(labeler, type):
+        raise TypeError(f"{wanted}, got the class {labeler.__name__}: call it, {labeler.__name__}()")
+    if isinstance(labeler, Labels):
+        raise TypeError(f"{wanted}, got {type(labeler).__name__}: pass num_labels= here, and the labels to forward")
+    if not usable:
+        hint = ": make it a labeler with rg.FromFunction" if callable(labeler) else ""
+        raise TypeError(f"{wanted}, got {type(labeler).__name__}{hint}")
+    if num_labels is not None:
+        raise ValueError(f"num_labels must be left out with a labeler, which has its own, got {shown(num_labels)}")
+    known: Any = labeler
+    if known.num_labels == 0:
+        return None, None
+    return known.num_labels, None if isinstance(tables, RelationTables) else known.names
+
+
+def make_labels(
+    labeler: Any,
+    labels: Any,
+    name: str,
+    x: Any,
+    cache: KVCache | LayerCache | StackCache | None,
+    argument: str = "labels",
+) -> Any:
+    """Return ``labels``, or let the labeler make them from its input or from the lengths of ``x`` and the cache.
+
+    With a cache, labels of a whole sequence are cut to the rows of ``x``. Labels made from lengths are moved to the
+    device of ``x``. Errors call the labels ``argument``, and ``x`` ``name``.
+    """
+    past, length = 0 if cache is None else len(cache), whole_length(length_of(name, x))
+    if labels is not None and labeler is not None and not isinstance(labels, Labels):
+        labels = labels_of(labeler, labels, argument)
+    if labels is not None or labeler is None:
+        return labels if cache is None else labels_of_new_rows(labels, past, length)
+    if past:
+        return labels_of_lengths(labeler, [length, past + length], past, x, argument)
+    return labels_of_lengths(labeler, [length], None, x, argument)
+
+
+def labels_between(labeler: Any, labels: Any, query: Any, key: Any, cache: Any, q_offset: Any, names: Names) -> Any:
+    """Return ``labels``, or let the labeler make them from its input or from the lengths of queries and keys."""
+    grows = isinstance(cache, KVCache) and not cache.static
+    if labels is not None or grows:
+        return make_labels(labeler, labels, names.query, query, cache if grows else None, names.labels)
+    lengths = [whole_length(length_of(names.query, query))]
+    if isinstance(cache, KVCache) and len(cache) > 0:
+        lengths.append(len(cache))
+    elif key is not None and key is not query:
+        if isinstance(key, Graph):
+            raise TypeError(f"{names.key} must be a Tensor, got Graph: pass it as {names.labels}=")
+        if isinstance(key, Tensor) and not key.is_floating_point():
+            raise ValueError(
+                f"{names.key} must have a floating dtype, got {key.dtype}: pass ids or a Graph as {names.labels}="
+            )
+        lengths.append(whole_length(length_of(names.key, key)))
+    return labels_of_lengths(labeler, lengths, q_offset, query, names.labels)
+
+
+def length_of(name: str, x: Any) -> int:
+    """How many rows there are."""
+    if check.tensor(name, x).dim() not in (2, 3):
+        raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
+    return x.shape[-2]
+
+
+def labels_of_lengths(labeler: Any, lengths: Sequence[int], q_offset: Any, x: Tensor, name: str = "labels") -> Labels:
+    """The labels that a labeler makes from lengths, on the device of ``x``; errors call them ``name``."""
+    try:
+        made = labeler(*lengths, **({} if q_offset is None else {"q_offset": q_offset}))
+    except TypeError as error:
+        several = _inputs(labeler)
+        pass_it = f"call it, {name}=labeler({several})" if several else f"pass what it reads, {name}=..."
+        raise TypeError(
+            f"{name} must be given, as the labeler {shown(labeler)} does not label lengths: {pass_it} ({error})"
+        ) from error
+    check_made(labeler, made)
+    return made.to(x.device) if made.device not in (None, x.device) else made
+
+
+def labels_of(labeler: Any, given: Any, name: str = "labels") -> Labels:
+    """The labels that a layer's labeler makes from its input, such as a graph or the segment of every token.
+
+    Errors call the input ``name``.
+    """
+    if isinstance(given, int):
+        raise TypeError(f"{name} must be Labels, or what {shown(labeler)} reads, got int: the layer knows its length")
+    try:
+        made = labeler(given)
+    except TypeError as error:
+        if isinstance(given, Graph):
+            raise
+        several = _inputs(labeler)
+        if several:
+            raise TypeError(
+                f"{name} must be Labels, as {shown(labeler)} reads several inputs, got {type(given).__name__}: "
+                f"call it, {name}=labeler({several})"
+            ) from error
+        got = in_place_of_labels(given, or_graph=True)
+        own_hint = ": make it a Graph with rg.Graph(edge_index, num_nodes)"
+        if str(error).endswith(own_hint) and given.dim() == 2 and given.shape[0] == 2:  # an edge_index, it seems
+            got = f"{type(given).__name__}{own_hint}"
+        why = "" if got in str(error) else f" ({error})"
+        raise TypeError(f"{name} must be Labels, or what {shown(labeler)} reads, got {got}{why}") from error
+    return check_made(labeler, made)
+
+
+def _inputs(labeler: Any) -> str:
+    """The inputs of a labeler that must be called with several, such as ``height, width``; empty for all others."""
+    for part in getattr(labeler, "parts", ()):  # a composition calls all its parts alike
+        if found := _inputs(part):
+            return found
+    try:
+        parameters = inspect.signature(labeler).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    return ", ".join(needed) if len(needed) > 1 else ""
