@@ -163,9 +163,13 @@ def check_ids(ids: Tensor, name: str = "labels") -> None:
 
 
 def check_labels_fit(
-    labels: Labels | Tensor, batch: int, q_len: int, k_len: int, device: torch.device, name: str = "labels"
-) -> None:
-    """Raise ValueError unless labels, or raw ids, are for this many batch rows, queries and keys, on this device."""
+    labels: Labels | Tensor, batch: int, q_len: int, k_len: int, device: torch.device, name: str = "labels",
+    query: str = "query",
+) -> None:  # fmt: skip
+    """Raise ValueError unless labels, or raw ids, are for this many batch rows, queries and keys, on this device.
+
+    Errors call labels and queries ``name`` and ``query``.
+    """
     if isinstance(labels, Tensor):
         check_ids(labels, name)
         if not check.shaped(labels, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
@@ -179,7 +183,7 @@ def check_labels_fit(
         raise ValueError(f"{name} must have batch_size 1 or {batch}, got {labels.batch_size}")
     where = labels.device
     if where is not None and where != device:
-        raise ValueError(f"{name} must be on the device of query, {device}, got {where}")
+        raise ValueError(f"{name} must be on the device of {query}, {device}, got {where}")
 
 
 def labels_from_ids(ids: Tensor, given: Given) -> Labels:

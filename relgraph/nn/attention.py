@@ -357,13 +357,10 @@ class RelationAttention(Projections):
         need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs and scores by row."""
-        # Not the dtype of out_proj, which may be replaced by another module, such as a quantized one.
-        weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
-        assert weight is not None
         if self.labeler is not None:
             labels = labels_between(self.labeler, labels, query, key, cache, q_offset, self._names)
         inputs = check_inputs(
-            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, weight), self.tables,
+            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, self._first_weight), self.tables,
             query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache, self._names,
         )  # fmt: skip
         if self.tables is None and bank_features is not None:

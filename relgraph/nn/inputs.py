@@ -106,7 +106,7 @@ def check_inputs(
     if region is not None:
         all_queries, all_keys = region.whole_length(q_len), region.whole_length(k_len)  # of all processes
         rows = q_len if _rows_of_one(labels, names.labels, q_len, all_queries) else all_queries
-    _check_labels(labels, names.labels, tables, batch, rows, all_keys, query)
+    _check_labels(labels, names, tables, batch, rows, all_keys, query)
     padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched, name=names.key_padding_mask)
     heads, lengths = widths.num_heads, (q_len, all_keys)
     pairs = check_pairs(attn_mask, batch, heads, *lengths, unbatched=unbatched, name=names.attn_mask)
@@ -179,8 +179,9 @@ def _check_memory(cache: KVCache, key: Tensor | None, batch: int, names: Names) 
 
 
 def _check_labels(
-    labels: Any, name: str, tables: RelationTables | None, batch: int, q_len: int, k_len: int, query: Tensor
+    labels: Any, names: Names, tables: RelationTables | None, batch: int, q_len: int, k_len: int, query: Tensor
 ) -> None:
+    name = names.labels
     if type(labels) not in KINDS:
         check_labels_type(labels, name)
     if labels is None:
@@ -199,7 +200,7 @@ def _check_labels(
         raise ValueError(f"{name} must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     elif labels._named is not None and not torch.compiler.is_compiling():
         tables._check_names(name, labels)
-    check_labels_fit(labels, batch, q_len, k_len, query.device, name)
+    check_labels_fit(labels, batch, q_len, k_len, query.device, name, names.query)
 
 
 def check_without_tables(name: str, labels: Labels, remedy: str) -> None:

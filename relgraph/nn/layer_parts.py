@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -65,7 +66,7 @@ def check_input(name: str, x: Tensor, layer: Any) -> None:
     weight = getattr(norm, "weight", None)
     if not layer.norm_first or weight is None or (weight.is_meta and not x.is_meta):  # offloaded until it is used
         return
-    other = weight if attention.in_proj_weight is None else attention.in_proj_weight  # a norm may have another dtype
+    other = attention._first_weight  # a norm may have another dtype
     if x.dtype not in (weight.dtype, other.dtype) and check.autocast_dtype(x.device.type) is None:
         raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {x.dtype}")
     check.same_device(**{"the layer": weight, name: x})
@@ -116,11 +117,25 @@ def make_attention(
 
 
 def check_place(device: Any, dtype: Any, *attentions: Any) -> dict[str, Any]:
-    """Device and dtype of a layer's parameters: as given, or those of the first attention that was passed in."""
-    found = next((module.out_proj.weight for module in attentions if isinstance(module, RelationAttention)), None)
-    if found is not None:
-        device, dtype = found.device if device is None else device, found.dtype if dtype is None else dtype
-    return check.parameter_place(device, dtype)
+    """Device and dtype of a layer's parameters: as given, or those of the first attention that was passed in.
+
+    Raises:
+        ValueError: an attention that was passed in has another dtype, or is on another kind of device.
+    """
+    for module in attentions:
+        if isinstance(module, RelationAttention):
+            weight = module._first_weight
+            device, dtype = weight.device if device is None else device, weight.dtype if dtype is None else dtype
+    place = check.parameter_place(device, dtype)
+    for module in attentions:
+        if isinstance(module, RelationAttention):
+            weight = module._first_weight
+            if weight.dtype != place["dtype"] or weight.device.type != torch.device(place["device"]).type:
+                raise ValueError(
+                    f"dtype and device must be those of an attention that is passed in, {weight.dtype} on "
+                    f"{weight.device}, got {place['dtype']} on {place['device']}"
+                )
+    return place
 
 
 def from_torch_layer(

@@ -19,6 +19,8 @@ from relgraph.nn.masks import check_padding
 class _Positions(nn.Module, ABC):
     """A vector for each position, added to the rows of an input."""
 
+    _name = "x"  # what errors call the input; a model has other names
+
     def __init__(self, d_model: int, dropout: float) -> None:
         super().__init__()
         self.d_model = check.integer("d_model", d_model, minimum=1)
@@ -52,7 +54,7 @@ class _Positions(nn.Module, ABC):
         if isinstance(offset, Tensor):
             offset = _check_rows(offset, x)
         else:
-            self._check_last("x", check.integer("offset", offset) + x.shape[-2] - 1)
+            self._check_last(self._name, check.integer("offset", offset) + x.shape[-2] - 1)
         region = active()
         length, device = x.shape[-2], x.device
         rows = torch.arange(length, device=device) if region is None else region.positions(length, device)
@@ -64,9 +66,6 @@ class _Positions(nn.Module, ABC):
 
     def _check_last(self, name: str, last: int) -> None:
         """Raise ValueError if there is no position ``last``."""
-
-    def _check(self, name: str, x: Tensor, positions: int | Tensor) -> None:
-        """Raise ValueError, which calls the input ``name``, if it is elsewhere or one of its positions is missing."""
 
     @abstractmethod
     def _vectors(self, positions: Tensor, x: Tensor) -> Tensor:
@@ -202,20 +201,13 @@ class LearnedPositions(_Positions):
         return self._rows(positions)
 
     def _vectors(self, positions: Tensor, x: Tensor) -> Tensor:
-        check.same_device(**{"the layer": self.weight, "x": x})
-        self._check_all("x", positions)
+        check.same_device(**{"the layer": self.weight, self._name: x})
+        self._check_all(self._name, positions)
         return self._rows(positions).to(x.dtype)
 
     def _rows(self, positions: Tensor) -> Tensor:
         rows = embedding(positions.long().clamp(min=0), self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0)
-
-    def _check(self, name: str, x: Tensor, positions: int | Tensor) -> None:
-        check.same_device(**{"the layer": self.weight, name: x})
-        if isinstance(positions, int):
-            self._check_last(name, positions)
-        else:
-            self._check_all(name, positions)
 
     def _check_all(self, name: str, positions: Tensor) -> None:
         if positions.device.type == "cpu" and positions.numel() > 0 and check.can_look_at_data(positions):
@@ -288,4 +280,7 @@ def check_sides(positions: Any, d_model: int) -> tuple[Any, Any]:
             raise TypeError(f"positions must be 'sinusoidal', a module such as LearnedPositions, or None, got {got}")
         if side is not None and side.d_model != d_model:
             raise ValueError(f"positions must have d_model = {d_model}, got {side.d_model}")
+    for name, side in zip(("src", "tgt"), sides, strict=True):
+        if isinstance(side, _Positions):
+            side._name = "src or tgt" if sides[0] is sides[1] else name
     return sides[0], sides[1]

@@ -94,6 +94,13 @@ class Projections(nn.Module):
     k_proj_bias: nn.Parameter | None
     v_proj_bias: nn.Parameter | None
 
+    @property
+    def _first_weight(self) -> Tensor:
+        """A weight with the layer's dtype and device; ``out_proj`` may be another module, such as a quantized one."""
+        weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
+        assert weight is not None
+        return weight
+
     def _set_sizes(
         self, embed_dim: Any, num_heads: Any, num_kv_heads: Any, head_dim: Any, kdim: Any, vdim: Any
     ) -> None:

@@ -42,8 +42,7 @@ class _Stack(nn.Module):
         self.num_layers = num_layers
         self.norm = norm
         if fresh:
-            for copied in self.layers:
-                _reset(copied)
+            _reset(self.layers)
 
     def reset_parameters(self) -> None:
         """Initialize the parameters of every layer, and the norm, again; shared tables keep their rows."""
@@ -51,7 +50,7 @@ class _Stack(nn.Module):
         if self.norm is not None:
             _reset(self.norm)
 
-    def _call(self, **names: str) -> None:
+    def _name_arguments(self, **names: str) -> None:
         """Set what errors call the arguments of the self-attentions."""
         for layer in self.layers:
             layer.self_attn._names = layer.self_attn._names._replace(**names)
@@ -114,7 +113,7 @@ class RelationEncoder(_Stack):
         self, layer: RelationEncoderLayer, num_layers: int, norm: nn.Module | None = None, *, fresh: bool = True
     ) -> None:
         super().__init__(layer, num_layers, norm, fresh=fresh)
-        self._call(attn_mask="mask")
+        self._name_arguments(attn_mask="mask")
 
     @restores_cache_on_error
     def forward(  # noqa: D417

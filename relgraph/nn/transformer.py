@@ -37,7 +37,7 @@ _DISTANCES = ClippedDistance(16)
 _NEAR = ClippedDistance(8)
 """Shaw et al. 2018 clip distances at 16 in their base model, and at 8 in the big one."""
 
-_Stack = TypeVar("_Stack", RelationEncoder, RelationDecoder)
+_Either = TypeVar("_Either", RelationEncoder, RelationDecoder)
 
 
 class RelationTransformer(nn.Module):
@@ -65,8 +65,8 @@ class RelationTransformer(nn.Module):
         dim_feedforward: width of the feed-forward networks.
         dropout: probability in ``[0, 1)`` of dropout in training.
         activation: ``"relu"``, ``"gelu"``, ``"silu"`` or a function.
-        custom_encoder: a :class:`~relgraph.RelationEncoder` of this width, for all options that its layers have; it has
-            its own labeler, depth and values.
+        custom_encoder: a :class:`~relgraph.RelationEncoder` of this width, for all options that its layers have. It
+            keeps its own labeler, depth, widths, dropout and values; these arguments are for what the model makes.
         custom_decoder: a :class:`~relgraph.RelationDecoder`, likewise.
         norm_first: whether norms come before each step, not after each sum.
         labeler: makes the labels of source and target, as a layer's ``labeler`` does; None for no labels.
@@ -136,6 +136,10 @@ class RelationTransformer(nn.Module):
             ("labeler", labeler), ("target_labeler", target_labeler), ("memory_labeler", memory_labeler)
         ):  # fmt: skip
             check_labeler(one, None, (), name)
+        if custom_encoder is not None and custom_decoder is not None and labeler is not _DISTANCES:
+            raise ValueError(
+                f"labeler must be left out with both custom_encoder and custom_decoder, got {shown(labeler)}"
+            )
         if custom_encoder is None:
             layer = RelationEncoderLayer(d_model, nhead, labeler=labeler, **rest)
             self.encoder = RelationEncoder(layer, num_encoder_layers, nn.LayerNorm(d_model, **place), fresh=False)
@@ -153,25 +157,26 @@ class RelationTransformer(nn.Module):
                         f"{name} must be left out with custom_decoder, which has its own, got {shown(one)}"
                     )
             self.decoder = _check_stack("custom_decoder", custom_decoder, RelationDecoder, d_model, nhead)
-        self.encoder._call(labels="src_labels", attn_mask="src_mask")
-        self.decoder._call(labels="tgt_labels")
+        self.encoder._name_arguments(labels="src_labels", attn_mask="src_mask")
+        self.decoder._name_arguments(labels="tgt_labels")
         self.positions, self.tgt_positions = check_sides(positions, d_model)
         self.dropout = nn.Dropout(dropout)
         self.d_model, self.nhead = d_model, nhead
-        made = [self.encoder] if custom_encoder is None else []
-        _reset([*made, self.decoder] if custom_decoder is None else made)
+        sides = ((self.encoder, custom_encoder), (self.decoder, custom_decoder))
+        _draw([stack for stack, given in sides if given is None])
 
     @classmethod
     def base(
-        cls, *, labeler: Labeler = _DISTANCES, dropout: float = 0.1, num_encoder_layers: int = 6,
-        num_decoder_layers: int = 6,
+        cls, *, labeler: Labeler | None = _DISTANCES, positions: Any = None, dropout: float = 0.1,
+        num_encoder_layers: int = 6, num_decoder_layers: int = 6,
     ) -> Self:  # fmt: skip
         """Make the smaller model of Shaw et al. 2018, section 4.1: tables for each layer and head, k = 16.
 
         E = 512, 8 heads, 6 + 6 layers, feed-forward width 1024, dropout 0.1.
 
         Args:
-            labeler: makes the labels of source and target.
+            labeler: makes the labels of source and target; None for no labels.
+            positions: absolute positions, as in the constructor: the paper compares with ``"sinusoidal"``.
             dropout: probability in ``[0, 1)`` of dropout in training.
             num_encoder_layers: depth of the encoder.
             num_decoder_layers: depth of the decoder.
@@ -189,13 +194,15 @@ class RelationTransformer(nn.Module):
         """
 
         def attention() -> RelationAttention:
+            if labeler is None:
+                return RelationAttention(512, 8, dropout)
             tables = RelationTables(labeler, 64, 8, per_head=True, shared=False)
             return RelationAttention(512, 8, dropout, labeler=labeler, tables=tables)
 
         encoder = RelationEncoderLayer(512, 8, 1024, dropout, attention=attention())
         decoder = RelationDecoderLayer(512, 8, 1024, dropout, self_attention=attention())
         made = cls(
-            512, 8, dropout=dropout,
+            512, 8, dropout=dropout, positions=positions,
             custom_encoder=RelationEncoder(encoder, num_encoder_layers, nn.LayerNorm(512), fresh=False),
             custom_decoder=RelationDecoder(decoder, num_decoder_layers, nn.LayerNorm(512), fresh=False),
         )  # fmt: skip
@@ -204,15 +211,16 @@ class RelationTransformer(nn.Module):
 
     @classmethod
     def big(
-        cls, *, labeler: Labeler = _NEAR, dropout: float = 0.3, num_encoder_layers: int = 6,
-        num_decoder_layers: int = 6,
+        cls, *, labeler: Labeler | None = _NEAR, positions: Any = None, dropout: float = 0.3,
+        num_encoder_layers: int = 6, num_decoder_layers: int = 6,
     ) -> Self:  # fmt: skip
         """Make the larger model of Shaw et al. 2018, section 4.1: tables for each layer, shared by its heads, k = 8.
 
         E = 1024, 16 heads, 6 + 6 layers, feed-forward width 4096, dropout 0.3, as for English-German.
 
         Args:
-            labeler: makes the labels of source and target.
+            labeler: makes the labels of source and target; None for no labels.
+            positions: absolute positions, as in the constructor: the paper compares with ``"sinusoidal"``.
             dropout: probability in ``[0, 1)`` of dropout in training.
             num_encoder_layers: depth of the encoder.
             num_decoder_layers: depth of the decoder.
@@ -220,7 +228,8 @@ class RelationTransformer(nn.Module):
         Returns:
             The model.
         """
-        return cls(1024, 16, num_encoder_layers, num_decoder_layers, 4096, dropout, labeler=labeler)
+        sizes = (1024, 16, num_encoder_layers, num_decoder_layers, 4096, dropout)
+        return cls(*sizes, labeler=labeler, positions=positions)
 
     def reset_parameters(self) -> None:
         """Initialize all parameters again, apart from shared tables and scores.
@@ -229,7 +238,7 @@ class RelationTransformer(nn.Module):
         :class:`~relgraph.nn.LabelTable`, for learned positions :class:`~relgraph.nn.LearnedPositions`. Maps of values
         are the identity, biases of queries zero.
         """
-        _reset([self.encoder, self.decoder])
+        _draw([self.encoder, self.decoder])
         for module in (self.positions, self.tgt_positions):
             if isinstance(module, LearnedPositions):
                 module.reset_parameters()
@@ -473,11 +482,9 @@ class RelationTransformer(nn.Module):
         """``x`` with its absolute positions, counted within each graph if there are borders; then dropout."""
         if positions is not None and ptr is not None:
             rows = within_graphs(ptr, x.shape[0])
-            positions._check(name, x, rows)
             x = positions._add(x, rows)
         elif positions is not None:
             offset = first_position(name, x, key_padding_mask, cache)
-            positions._check(name, x, offset + x.shape[-2] - 1)
             x = positions(x, offset)
         return self.dropout(x)
 
@@ -487,7 +494,7 @@ def _attention_of(stack: Any) -> Any:
     return stack.layers[0].self_attn if isinstance(stack, (RelationEncoder, RelationDecoder)) else None
 
 
-def _check_stack(name: str, stack: Any, kind: type[_Stack], d_model: int, nhead: int) -> _Stack:
+def _check_stack(name: str, stack: Any, kind: type[_Either], d_model: int, nhead: int) -> _Either:
     """Return a stack that the model was given; raise unless it is of this kind and size."""
     if not isinstance(stack, kind):
         raise TypeError(f"{name} must be a {kind.__name__} or None, got {type(stack).__name__}")
@@ -500,7 +507,7 @@ def _check_stack(name: str, stack: Any, kind: type[_Stack], d_model: int, nhead:
     return stack
 
 
-def _reset(stacks: Sequence[nn.Module]) -> None:
+def _draw(stacks: Sequence[nn.Module]) -> None:
     """Initialize stacks again: matrices Xavier-uniform, tables, biases of queries and maps as an attention does."""
     attentions = [part for stack in stacks for part in stack.modules() if isinstance(part, RelationAttention)]
     parts = [part for module in attentions for part in (module.tables, module.score, module.value_map)]

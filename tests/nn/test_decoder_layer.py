@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import relgraph as rg
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import DenseLabels
 from relgraph.nn import KVCache, LayerCache, RelationDecoderLayer, RelationTables
@@ -111,6 +112,15 @@ class TestAgainstTorch:
 
 
 class TestLabels:
+    def test_the_labeler_of_the_attention_to_the_memory(self):
+        cross = rg.RelationAttention(12, 3, labeler=LABELER, dtype=F64)
+        layer = fill_tables(RelationDecoderLayer(12, 3, 20, labeler=LABELER, cross_attention=cross)).eval()
+        tgt, memory, cache = torch.randn(2, 5, 12, dtype=F64), torch.randn(2, 7, 12, dtype=F64), LayerCache()
+        wanted = layer(tgt, memory, memory_labels=LABELER(5, 7, q_offset=0))
+        close(layer(tgt, memory), wanted)
+        steps = [layer(tgt[:, i : i + 1], memory, cache=cache) for i in range(5)]
+        close(torch.cat(steps, 1), wanted)
+
     def test_written_out(self):
         layer, (tgt, memory) = make(num_memory_labels=4, memory_tables=("key", "bias")), inputs()
         towards = DenseLabels(torch.randint(-1, 4, (2, 5, 7)), 4)

@@ -212,6 +212,25 @@ def test_norms_of_another_dtype_are_fine():
     assert layer(X.bfloat16()).dtype == torch.bfloat16
 
 
+def test_an_attention_decides_where_its_layer_is():
+    attention = rg.RelationAttention(8, 2, dtype=torch.float64)
+    assert rg.RelationEncoderLayer(8, 2, 16, attention=attention).linear1.weight.dtype == torch.float64
+    with pytest.raises(
+        ValueError, match="^dtype and device must be those of an attention .*, torch.float64 on cpu, got"
+    ):
+        rg.RelationEncoderLayer(8, 2, 16, dtype=torch.float32, attention=attention)
+    with pytest.raises(ValueError, match="^dtype and device must be those .*, torch.float32 on cpu, got torch.float64"):
+        rg.RelationDecoderLayer(8, 2, 16, self_attention=attention, cross_attention=rg.RelationAttention(8, 2))
+    attention.out_proj = torch.nn.Identity()  # such as a module that holds its weight in another way
+    assert rg.RelationEncoderLayer(8, 2, 16, attention=attention)(X.double()).shape == X.shape
+
+
+def test_labels_elsewhere_are_those_of_the_layers_input():
+    layer = encoder_layer(8, 2, 16, num_labels=5)
+    with pytest.raises(ValueError, match="^labels must be on the device of src, cpu, got meta"):
+        layer(X, labels=rg.DenseLabels(torch.zeros(5, 5, dtype=torch.int64), 5).to("meta"))
+
+
 def test_masks_elsewhere():
     attention, model = attention_layer(8, 2), transformer(8, 2, 1, 1, 16, positions="sinusoidal")
     with pytest.raises(ValueError, match="attn_mask must be on the device of query, cpu, got meta"):

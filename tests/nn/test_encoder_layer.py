@@ -37,6 +37,11 @@ def plain_layer(**options):
     return layer
 
 
+def test_activations_have_torchs_names():
+    named = {name: make(activation=name).activation for name in ("relu", "gelu", "silu")}
+    assert named == {name: getattr(functional, name) for name in named}
+
+
 class TestAgainstTorch:
     @pytest.mark.parametrize("norm_first", [False, True])
     @pytest.mark.parametrize("options", [{}, {"activation": "gelu"}, {"bias": False}, {"activation": torch.tanh}])

@@ -130,6 +130,20 @@ def test_tables_that_were_given_are_shared():
         assert len({id(layer.linear1) for layer in stack.layers}) == 3
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_attention_is_copied_and_its_tables_unless_shared(shared):
+    tables = RelationTables(LABELER, 4, 3, per_head=True, shared=shared)
+    attention = rg.RelationAttention(12, 3, labeler=LABELER, tables=tables, score=rg.score.Softcap(3.0))
+    stack = RelationEncoder(RelationEncoderLayer(12, 3, 20, attention=attention), 2)
+    first, second = (layer.self_attn for layer in stack.layers)
+    assert first is not attention and not torch.equal(first.in_proj_weight, second.in_proj_weight)
+    assert (first.tables is second.tables) is (first.tables is tables) is shared
+    assert torch.equal(first.tables.key.rows, second.tables.key.rows) is shared
+    before = first.tables.key.rows.detach().clone()
+    stack.reset_parameters()
+    assert torch.equal(first.tables.key.rows, before) is shared
+
+
 def test_banks_and_memory_labels():
     tables = RelationTables(None, 4, kinds=("key",), banks={"key": nn.Linear(2, 4, dtype=F64)})
     x, features = torch.randn(2, 6, 12, dtype=F64), torch.randn(3, 2, dtype=F64)

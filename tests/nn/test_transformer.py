@@ -208,7 +208,38 @@ class TestPositions:
         assert torch.equal(tables.key.rows, before)
 
 
+class TestCustom:
+    def test_stacks_keep_their_values(self):
+        made = make(seed=3)
+        encoder, decoder = made.encoder, made.decoder
+        before = {name: value.clone() for name, value in made.state_dict().items()}
+        again = RelationTransformer(12, 3, dropout=0.0, custom_encoder=encoder, custom_decoder=decoder)
+        assert again.encoder is encoder and again.decoder is decoder
+        assert all(torch.equal(value, before[name]) for name, value in again.state_dict().items())
+        half = RelationTransformer(12, 3, 1, 1, 20, custom_encoder=encoder, labeler=ClippedDistance(4))
+        assert half.decoder.layers[0].labeler == ClippedDistance(4) and encoder.layers[0].labeler == ClippedDistance(2)
+        assert half.decoder.layers[0].linear1.weight.dtype == F64
+
+    def test_what_a_stack_has_is_not_said_again(self):
+        made = make()
+        both = {"custom_encoder": made.encoder, "custom_decoder": made.decoder}
+        with pytest.raises(ValueError, match="labeler must be left out with both custom_encoder and custom_decoder"):
+            RelationTransformer(12, 3, labeler=ClippedDistance(5), **both)
+        for name in ("target_labeler", "memory_labeler"):
+            with pytest.raises(ValueError, match=f"{name} must be left out with custom_decoder, which has its own"):
+                RelationTransformer(12, 3, **both, **{name: ClippedDistance(5)})
+        with pytest.raises(ValueError, match="custom_encoder must have d_model = 24 and nhead = 3, got 12 and 3"):
+            RelationTransformer(24, 3, **both)
+
+
 class TestPresets:
+    @pytest.mark.parametrize("preset", [RelationTransformer.base, RelationTransformer.big])
+    def test_the_model_that_the_paper_compares_with(self, preset):
+        with torch.device("meta"):
+            model = preset(labeler=None, positions="sinusoidal", num_encoder_layers=1, num_decoder_layers=1)
+        assert not any("tables" in name for name in model.state_dict())
+        assert type(model.positions).__name__ == "SinusoidalPositions"
+
     def test_base(self):
         with torch.device("meta"):
             model = RelationTransformer.base()
