@@ -12,7 +12,7 @@ from torch import Tensor
 from relgraph.arguments.brief import brief_fields
 from relgraph.call.operands import OPERANDS, Operand
 from relgraph.plan import LabelPlan, offset_of_rows
-from relgraph.score import tensors_of, with_tensors
+from relgraph.score import DOT, Compatibility
 
 if TYPE_CHECKING:
     from relgraph.impl.draw import Hashes
@@ -88,7 +88,7 @@ class Call:
 
     The tensors are those of :data:`~relgraph.call.operands.OPERANDS`, with a batch axis: a packed batch has B = 1 and
     its borders in the plan. Biases of queries are folded into query and tables. ``mask`` is None or has four axes; bool
-    (True attends) or added to the scores. ``score`` is one of :mod:`relgraph.score`, or None for the dot product.
+    (True attends) or added to the scores. ``score`` says how scores are computed.
     ``keep`` is a given dropout mask ``[B, H, N_q, N_k]`` instead of a drawn one. ``dropout_origin`` has the batch row,
     head, query and key that the first ones here are in a larger problem, whose dropout this part draws with the same
     seed. ``dropout_seed`` is that seed, a number; None draws one, or uses torch's dropout in an implementation without
@@ -108,7 +108,7 @@ class Call:
     keep: Tensor | None = None
     need_weights: bool = False
     need_mass: bool = False
-    score: Any = None
+    score: Compatibility = DOT
     value_map: ValueMap | None = None
     edge: EdgeVectors | None = None
     dropout_origin: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -134,13 +134,13 @@ class Call:
         """Every tensor that may need a gradient: those of the operands, in their order, then those of the score."""
         found: list[Tensor] = []
         self.map(lambda _, x: found.append(x))
-        return found + tensors_of(self.score)
+        return found + self.score.tensors()
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """The same call with other tensors, in the order of :meth:`tensors`."""
         rest = iter(tensors)
         made = self.map(lambda *_: next(rest))
-        return replace(made, score=with_tensors(self.score, list(rest)))
+        return replace(made, score=self.score.with_tensors(list(rest)))
 
     def cut(self, batch: range, rows: range, keys: range, plan: LabelPlan, skipped: int, graph: int | None) -> Self:
         """The call of some query rows and keys, whose plan is given; its tensors are views.

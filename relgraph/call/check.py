@@ -19,7 +19,7 @@ from relgraph.call.scores import check_function, check_score_type
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import KINDS
 from relgraph.plan import LabelPlan, lower, plain
-from relgraph.score import Additive, Bilinear, Named
+from relgraph.score import DOT, Compatibility, compatibility
 
 BATCHED, PACKED, NODES = "[B, H, N, D]", "[T, H, D], as the labels are packed", "[N, H, D]"
 """The axes of query, key and value: in a batch, in a packed batch, in a graph layer."""
@@ -46,7 +46,7 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
         nodes: whether the inputs come from a graph layer, ``[N, H, D]``.
         only_check: whether to leave out what takes memory: biases are not added to queries.
     """
-    labels, score = given["labels"], given.get("score")
+    labels = given["labels"]
     if type(labels) not in KINDS:
         check_labels_type(labels)
     check_context()
@@ -59,8 +59,7 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
             labels = labels_from_ids(labels, given)
     plan = plain(sizes["N_q"], sizes["N_k"]) if labels is None else lower(labels)
     tables = _check_tables(given, known, plan, labels)
-    if score is not None:
-        _check_score(score, known, plan, tables)
+    score = DOT if given.get("score") is None else _check_score(given["score"], known, plan, tables)
     maps, mask = given.get("value_map"), given.get("attn_mask")
     maps = None if maps is None else _check_value_map(maps, known, plan)
     mask = None if mask is None else _check_mask(mask, known)
@@ -73,7 +72,7 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
     offset = offset_of(given.get("q_offset"), labels, plan, is_causal, query)
     scale, dropout_p = given.get("scale"), given.get("dropout_p", 0.0)
     if scale is None:
-        scale = sizes["D"] ** -0.5 if sizes["D"] and not isinstance(score, Additive) else 1.0
+        scale = sizes["D"] ** -0.5 if sizes["D"] and not score.additive else 1.0
     else:
         scale = check.finite("scale", scale)
     if type(dropout_p) is not float or dropout_p != 0.0:
@@ -275,7 +274,7 @@ def check_read(call: Call, given: Given) -> None:
     labels, plan = given["labels"], call.plan
     if not plan.total_labels or call.value_map is not None or call.edge is not None or call.need_mass:
         return
-    if isinstance(call.score, Bilinear) or plan.k_ptr is not None or not all(part.complete for part in plan.parts):
+    if call.score.by_label or plan.k_ptr is not None or not all(part.complete for part in plan.parts):
         return
     if call.is_causal and any(offset is not None for offset in labels.offsets):  # the order counts from it
         return
@@ -309,22 +308,20 @@ def carries_no_ids(labels: Labels) -> bool:
     return ids.device.type == "cpu" and check.can_look_at_data(ids) and bool((ids < 0).all())
 
 
-def _check_score(score: Any, known: _Known, plan: LabelPlan, tables: tuple[Tables, ...]) -> None:
-    """Raise unless ``score`` is one that fits query, labels and tables."""
-    check_score_type(score)
-    if not isinstance(score, (Additive, Bilinear)):
-        if not isinstance(score, Named):
-            check_function("score", score, known.query)
-        return
-    if isinstance(score, Additive):
-        if not isinstance(score.activation, str):
-            check_function("activation", score.activation, known.query)
-        if any(table.query is not None for table in tables):
-            raise ValueError("query_table must be None with score=Additive: a^Q would add to a^K before the activation")
-    else:
+def _check_score(given: Any, known: _Known, plan: LabelPlan, tables: tuple[Tables, ...]) -> Compatibility:
+    """The score, which fits query, labels and tables."""
+    check_score_type(given)
+    score = compatibility(given)
+    if score.function is not None:
+        check_function(score.function_name, score.function, known.query)
+    if score.additive and any(table.query is not None for table in tables):
+        raise ValueError("query_table must be None with score=Additive: a^Q would add to a^K before the activation")
+    if score.by_label:
         _check_one_label("score=Bilinear", plan)
         known.sizes["R"] = plan.num_labels[0]
-    _check_operand(weight_of(score), score.weight, known)
+    if score.replaces_dot:
+        _check_operand(weight_of(score), score.weight, known)
+    return score
 
 
 def _check_value_map(given: Any, known: _Known, plan: LabelPlan) -> ValueMap:

@@ -9,14 +9,13 @@ added, which is one number per head and label.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.call.call import EdgeVectors, Tables, accumulation_dtype
-from relgraph.score import Additive, Bilinear
+from relgraph.score import Compatibility
 
 
 def with_query_biases(
@@ -25,12 +24,12 @@ def with_query_biases(
     query: Tensor,
     tables: tuple[Tables, ...],
     scale: float,
-    score: Any,
+    score: Compatibility,
     edge: EdgeVectors | None,
 ) -> tuple[Tensor, tuple[Tables, ...]]:
     """Fold the biases ``[H, D]`` into query and tables, with the same scores; ``query`` is ``[B, H, N_q, D]``."""
     for name, bias in (("content_bias", content), ("position_bias", position)):
-        if bias is not None and isinstance(score, (Additive, Bilinear)):
+        if bias is not None and score.replaces_dot:
             raise ValueError(f"{name} must be None with score={type(score).__name__}: it is for dot products")
         if bias is not None and edge is not None and edge.key is not None:
             raise NotImplementedError(f"{name} cannot be added where edge vectors have an edge_key")

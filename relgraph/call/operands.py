@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, get_type_hints
 from torch import Tensor
 
 from relgraph.labels import Labels
-from relgraph.score import Additive, Bilinear, Score, with_weight
+from relgraph.score import Additive, Bilinear, Compatibility, Score
 
 LabelsLike = Labels | Tensor | None
 """Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
@@ -158,13 +158,12 @@ BY_NAME = {operand.name: operand for operand in OPERANDS}
 FREE_MAPS = _row("value_map", "R D_v D_v | H R D_v D_v", "value_map.bases", any_dtype=True)
 """Maps without coefficients, one per label."""
 
-_ADDITIVE = _row("score.weight", "D | H D", any_dtype=True)
-_BILINEAR = _row("score.weight", "R D D | H R D D", any_dtype=True)
+_WEIGHTS = {kind.weight_forms: _row("score.weight", kind.weight_forms, any_dtype=True) for kind in (Additive, Bilinear)}
 
 
-def weight_of(score: Any) -> Operand:
+def weight_of(score: Compatibility) -> Operand:
     """The weight of a score that replaces the dot product."""
-    return _BILINEAR if isinstance(score, Bilinear) else _ADDITIVE
+    return _WEIGHTS[score.weight_forms]
 
 
 Given = Mapping[str, Any]
@@ -193,6 +192,6 @@ def cut_given(given: Given, taken: Mapping[str, range], *, packed: bool) -> dict
     """The arguments with some entries of the axes of these names, the weight of a score too."""
     found = map_given(given, lambda operand, x: operand.cut(x, taken, packed=packed))
     score = given.get("score")
-    if isinstance(score, (Additive, Bilinear)):
-        found["score"] = with_weight(score, weight_of(score).cut(score.weight, taken))
+    if isinstance(score, Compatibility) and score.replaces_dot:
+        found["score"] = score.with_weight(weight_of(score).cut(score.weight, taken))
     return found

@@ -12,7 +12,7 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 from relgraph.arguments import check
 from relgraph.call.call import accumulation_dtype
 from relgraph.call.operands import weight_of
-from relgraph.score import Additive, Bilinear, applied
+from relgraph.score import Compatibility, applied
 
 
 def check_function(name: str, function: Any, query: Tensor) -> None:
@@ -70,7 +70,7 @@ def check_score_type(score: Any) -> None:
         raise TypeError(f"score must be one of relgraph.score, a function of scores or None, got {got}")
 
 
-def check_score_weight(score: Additive | Bilinear, **sizes: int) -> None:
+def check_score_weight(score: Compatibility, **sizes: int) -> None:
     """Raise unless the weight of ``score`` is for heads H of size D and, if bilinear, R labels."""
     weight, forms = check.floating("score.weight", score.weight), weight_of(score).forms
     shapes = [[sizes[axis] for axis in form] for form in forms]

@@ -6,9 +6,8 @@
 An implementation plugs in two functions over a :class:`~relgraph.impl.problem.Problem` (:func:`plug`). torch.compile,
 export and checkpointing see one node for each direction. Tables stay outside, in plain torch, except for kernels:
 compiled ones take a table's rows pair by pair over listed pairs and add the value term over all pairs; those of a GPU
-make B and C of tables themselves, in each direction, so that autograd keeps neither. A new
-argument of the primitive is a field of ``Problem``, and in this file: an argument of :func:`run`, the schema, and
-``_problem``.
+make B and C of tables themselves, in each direction, so that autograd keeps neither. The
+arguments of the ops are the fields of ``Problem``, so a new one is a field there and nothing here.
 
 An op costs a tenth of a millisecond before its kernel begins, which is most of the time on a small graph. So kernels
 that ask for it are called without the op if this makes no difference (:func:`unwatched`).
@@ -18,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -95,49 +95,50 @@ def plug_again(name: str, before: Callable[[Problem], None], new_name: str) -> N
     _KERNELS[new_name] = known._replace(forward=forward)
 
 
-class Extras(NamedTuple):
-    """Parts of the primitive that only some kernels support; see :class:`~relgraph.impl.problem.Problem`."""
+_FIELDS = {field.name: str(field.type) for field in fields(Problem)}
+_TENSORS = (*(name for name, kind in _FIELDS.items() if kind in ("Tensor", "Tensor | None")), "offset")
+"""The tensors of a problem, and the key position of query row 0 if it is a tensor."""
 
-    label_keys: Tensor | None = None
-    label_values: Tensor | None = None
-    label_queries: Tensor | None = None
-    label_biases: Tensor | None = None
-    vectors: Tensor | None = None
-    in_score: bool = False
-    in_value: bool = False
+_PLACE = {name: at for at, name in enumerate(_TENSORS)}
+_FLAGS = ("is_causal", *(name for name, kind in _FIELDS.items() if kind == "bool"))
+_HEADER = {name: at for at, name in enumerate(("fixed_offset", "columns", *_FLAGS))}
+"""Numbers and flags of a problem as ints, which come before those of the plan."""
+
+_GRADIENT_IF = {"vectors": "vectors_gradient", "mask": "mask_gradient"}
+_WITHOUT_GRADIENT = {"keep", "seed", "offset"}
+_OUTPUTS = len(Outputs._fields)
 
 
 def run(
     call: Call,
     kernels: str,
-    by_query: Tensor | None,
-    by_key: Tensor | None,
     *,
     columns: int,
     need_sums: bool,
     seed_device: torch.device | None = None,
-    extras: Extras | None = None,
+    vectors_in_score: bool = False,
+    vectors_in_value: bool = False,
     recorded: bool = True,
+    **terms: Tensor | None,
 ) -> Outputs:
     """The primitive by the kernels of this name.
 
     Args:
         call: the checked call.
         kernels: the name that :func:`plug` was given.
-        by_query: B, ``[B, H, N_q, columns]``, or None.
-        by_key: C, ``[B, H, N_k, columns]``, or None.
         columns: width of B, C and the sums.
         need_sums: whether the value term needs P.
         seed_device: the device on which a seed for dropout is drawn; the CPU by default.
-        extras: tables that the kernels add themselves, and edge vectors.
+        vectors_in_score: as in :class:`~relgraph.impl.problem.Problem`.
+        vectors_in_value: as there.
         recorded: whether compiled code may record the kernels in a CUDA graph; not if they wait for the device.
+        terms: tensors that the implementation made of tables and edge vectors, by their names in the problem.
 
     Returns:
         Outputs; the sums that are not needed are None or empty. Label mass is ``mass`` under dropout, else
         ``sums``.
     """
-    extras = extras or Extras()
-    dropped = call.dropout_p > 0.0
+    dropped, grows = call.dropout_p > 0.0, torch.is_grad_enabled()
     seed = None
     if dropped and call.keep is None:
         given = call.dropout_seed
@@ -146,30 +147,34 @@ def run(
         seed = _with_origin(seed, call.dropout_origin)
     offset = call.q_offset
     moving, fixed = (offset, 0) if isinstance(offset, Tensor) else (None, offset)
-    need_sums = need_sums or (call.need_mass and not dropped)
-    learns = call.mask is not None and call.mask.requires_grad and torch.is_grad_enabled()
-    *further, in_score, in_value = extras
-    vectors_learn = extras.vectors is not None and extras.vectors.requires_grad and torch.is_grad_enabled()
-    flags = call.is_causal, need_sums, call.need_mass and dropped, learns, in_score, in_value, vectors_learn
-    tensors = (
-        call.query, call.key, call.value, by_query, by_key, *further, call.mask, call.keep if dropped else None, seed,
-        moving,
-    )  # fmt: skip
-    header, numbers = [fixed, columns, *map(int, flags)], (call.scale, call.dropout_p)
+    vectors, mask = terms.get("vectors"), call.mask
+    by_name: dict[str, Any] = {
+        **terms, "query": call.query, "key": call.key, "value": call.value, "mask": mask,
+        "keep": call.keep if dropped else None, "seed": seed, "offset": moving,
+        "is_causal": call.is_causal,
+        "need_sums": need_sums or (call.need_mass and not dropped), "need_mass": call.need_mass and dropped,
+        "vectors_in_score": vectors_in_score, "vectors_in_value": vectors_in_value,
+        "mask_gradient": grows and mask is not None and mask.requires_grad,
+        "vectors_gradient": grows and vectors is not None and vectors.requires_grad,
+    }  # fmt: skip
+    tensors, flags = tuple(map(by_name.get, _TENSORS)), map(by_name.__getitem__, _FLAGS)
+    header = [fixed, columns, *map(int, flags)]
+    code, numbers = call.score.code, (call.scale, call.dropout_p)
+    assert code is not None  # implementations refuse other scores
     if _KERNELS[kernels].direct and unwatched(tensors):
-        rest = call.plan, header, *numbers, call.score, memo_of(call.plan)
+        rest = call.plan, header, *numbers, None if call.score is score.DOT else call.score, memo_of(call.plan)
         there, learns = [], False
         for x in tensors:
             if x is not None:
                 there.append(x)
                 learns = learns or x.requires_grad
-        if learns and torch.is_grad_enabled():
+        if learns and grows:
             return Outputs(*_Direct.apply((kernels, rest, [x is not None for x in tensors]), *there))
         return _KERNELS[kernels].forward(_problem(tensors, *rest))
     plan, ints = encode(call.plan)
     ints = [*header, *ints]
     attend = torch.ops.relgraph.attend if recorded else torch.ops.relgraph.attend_unrecorded
-    return Outputs(*attend(*tensors, plan, ints, *numbers, score.encode(call.score), kernels))
+    return Outputs(*attend(*tensors, plan, ints, *numbers, list(code), kernels))
 
 
 def _with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
@@ -181,23 +186,9 @@ def _with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
     return numbers
 
 
-_TENSORS = 14
-"""query, key, value, by_query, by_key, label_keys, label_values, label_queries, label_biases, vectors, mask, keep,
-seed, offset."""
-
-_LEARNED = 9  # the first of them have gradients, and the vectors and the mask if they learn
-_OUTPUTS = 5  # output, lse, sums, mass, plain
-_VALUES, _VECTORS = 6, 9
-_HEADER = 9
-"""Fixed offset, columns, is_causal, need_sums, need_mass, mask_learns, vectors_in_score, vectors_in_value,
-vectors_learn; then the ints of the plan."""
-
 _TAIL = "Tensor[] plan, SymInt[] ints, float scale, float dropout_p, float[] score, str kernels"
-_FORWARD = (
-    "(Tensor query, Tensor key, Tensor value, Tensor? by_query, Tensor? by_key, "
-    "Tensor? label_keys, Tensor? label_values, Tensor? label_queries, Tensor? label_biases, Tensor? vectors, "
-    f"Tensor? mask, Tensor? keep, Tensor? seed, Tensor? offset, {_TAIL}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
+_ARGUMENTS = ", ".join(f"{'Tensor' if _FIELDS.get(name) == 'Tensor' else 'Tensor?'} {name}" for name in _TENSORS)
+_FORWARD = f"({_ARGUMENTS}, {_TAIL}) -> ({', '.join(['Tensor'] * _OUTPUTS)})"
 _BACKWARD = f"(Tensor[] grads, Tensor[] saved, bool[] given, {_TAIL}) -> Tensor[]"
 
 
@@ -222,7 +213,7 @@ def _decoded(
     tensors: Sequence[Any], plan: Sequence[Tensor], ints: Sequence[int], scale: float, p: float, named: list[float]
 ) -> Problem:
     """The problem, rebuilt from the flat arguments of the op."""
-    header, plan_ints = ints[:_HEADER], ints[_HEADER:]
+    header, plan_ints = ints[: len(_HEADER)], ints[len(_HEADER) :]
     return _problem(tensors, decode(plan, plan_ints), header, scale, p, score.decode(named), (plan, plan_ints))
 
 
@@ -234,39 +225,41 @@ def _checked(kernels: str, problem: Problem) -> Problem:
     return problem
 
 
-def _learn(header: Sequence[int]) -> list[bool]:
+def _differentiable(header: Sequence[int]) -> list[bool]:
     """Which of the tensors have a gradient if they are given."""
-    mask_learns, vectors_learn = bool(header[5]), bool(header[8])
-    return [*(True,) * _LEARNED, vectors_learn, mask_learns, *(False,) * (_TENSORS - _LEARNED - 2)]
+    asked = {name: bool(header[_HEADER[flag]]) for name, flag in _GRADIENT_IF.items()}
+    return [asked.get(name, name not in _WITHOUT_GRADIENT) for name in _TENSORS]
 
 
 def _at_places(found: Sequence[Tensor], given: Sequence[bool], header: Sequence[int]) -> list[Tensor | None]:
     """Gradients at the places of their tensors, None at the others."""
     iterator = iter(found)
-    return [next(iterator) if there and learns else None for there, learns in zip(given, _learn(header), strict=False)]
+    wanted = zip(given, _differentiable(header), strict=False)
+    return [next(iterator) if there and has_gradient else None for there, has_gradient in wanted]
 
 
 def _attend(*args: Any) -> tuple[Tensor, ...]:
-    tensors, (*flat, kernels) = args[:_TENSORS], args[_TENSORS:]
+    tensors, (*flat, kernels) = args[: len(_TENSORS)], args[len(_TENSORS) :]
     outputs = _KERNELS[kernels].forward(_checked(kernels, _decoded(tensors, *flat)))
     return tuple(outputs.lse.new_empty(0) if out is None else out.contiguous() for out in outputs)
 
 
 def _fake_attend(*args: Any) -> tuple[Tensor, ...]:
-    query, value, vectors, ints = args[0], args[2], args[_VECTORS], args[_TENSORS + 1]
-    rows, dtype = query.shape[:3], accumulation_dtype(query.dtype)
-    _, columns, _, *needed, _, _, in_value, _ = ints[:_HEADER]
-    sums = [query.new_empty(*rows, columns, dtype=dtype) if n else query.new_empty(0, dtype=dtype) for n in needed]
-    width = value.shape[-1] + (vectors.shape[-1] if in_value else 0)
+    given, ints = dict(zip(_TENSORS, args, strict=False)), args[len(_TENSORS) + 1]
+    query, value, vectors = given["query"], given["value"], given["vectors"]
+    rows, dtype, columns = query.shape[:3], accumulation_dtype(query.dtype), ints[_HEADER["columns"]]
+    nothing = query.new_empty(0, dtype=dtype)
+    _, _, *needed, plain = _needed(ints, _keeps_plain(args[-1], args))
+    sums = [query.new_empty(*rows, columns, dtype=dtype) if n else torch.empty_like(nothing) for n in needed]
+    width = value.shape[-1] + (vectors.shape[-1] if ints[_HEADER["vectors_in_value"]] else 0)
     output, lse = query.new_empty(*rows, width, dtype=dtype), query.new_empty(rows, dtype=dtype)
-    plain = torch.empty_like(output) if _keeps_plain(args[-1], args) else query.new_empty(0, dtype=dtype)
-    return output, lse, *sums, plain
+    return output, lse, *sums, torch.empty_like(output if plain else nothing)
 
 
 def _attend_backward(*args: Any) -> list[Tensor]:
     grads, saved, given, *flat, kernels = args
     filled = _fill([*saved, *grads], given)
-    tensors, outputs, incoming = filled[:_TENSORS], filled[_TENSORS:-_OUTPUTS], filled[-_OUTPUTS:]
+    tensors, outputs, incoming = filled[: len(_TENSORS)], filled[len(_TENSORS) : -_OUTPUTS], filled[-_OUTPUTS:]
     problem = _checked(kernels, _decoded(tensors, *flat))
     found = _KERNELS[kernels].backward(problem, Outputs(*outputs), Outputs(*incoming))
     return [grad.contiguous() for grad in found if grad is not None]
@@ -274,8 +267,9 @@ def _attend_backward(*args: Any) -> list[Tensor]:
 
 def _fake_attend_backward(*args: Any) -> list[Tensor]:
     saved, given, _, ints = args[1:5]
-    filled = _fill(saved, given[:-_OUTPUTS])[:_TENSORS]
-    return [x.new_empty(x.shape) for x, learns in zip(filled, _learn(ints), strict=True) if learns and x is not None]
+    filled = _fill(saved, given[:-_OUTPUTS])[: len(_TENSORS)]
+    wanted = zip(filled, _differentiable(ints), strict=True)
+    return [x.new_empty(x.shape) for x, has_gradient in wanted if has_gradient and x is not None]
 
 
 def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Any]:
@@ -285,7 +279,7 @@ def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Any]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    tensors, (plan, ints, *options) = inputs[:_TENSORS], inputs[_TENSORS:]
+    tensors, (plan, ints, *options) = inputs[: len(_TENSORS)], inputs[len(_TENSORS) :]
     kept = [*tensors, *_at_needed(output, _needed(ints, _keeps_plain(inputs[-1], inputs)))]
     ctx.given = [t is not None for t in kept]
     ctx.save_for_backward(*(t for t in kept if t is not None), *plan)
@@ -295,12 +289,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _needed(header: Sequence[int], plain: bool) -> tuple[Any, ...]:
     """Which outputs are needed; the others come back empty."""
-    return (True, True, *header[3:5], plain)
+    return True, True, header[_HEADER["need_sums"]], header[_HEADER["need_mass"]], plain
 
 
 def _keeps_plain(kernels: str, tensors: Sequence[Any]) -> bool:
     """Whether there is an output without the value term."""
-    return _KERNELS[kernels].keeps_plain and tensors[_VALUES] is not None
+    return _KERNELS[kernels].keeps_plain and tensors[_PLACE["label_values"]] is not None
 
 
 def _at_needed(outputs: Sequence[Tensor | None], needed: Sequence[Any]) -> list[Tensor | None]:
@@ -325,9 +319,9 @@ def _differentiate(
 
 def _backward(name: str, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     no_more = ([None] * ctx.plan_count, *(None,) * 5)
-    used = _at_needed(grads, ctx.given[_TENSORS:])
+    used = _at_needed(grads, ctx.given[len(_TENSORS) :])
     if all(g is None for g in used):
-        return (*(None,) * _TENSORS, *no_more)
+        return (*(None,) * len(_TENSORS), *no_more)
     everything = list(ctx.saved_tensors)  # read once: under checkpointing each read computes them again
     saved, plan = everything[: sum(ctx.given)], everything[sum(ctx.given) :]
     return (*_differentiate(ctx.given, saved, used, plan, ctx.options, name), *no_more)
@@ -353,14 +347,14 @@ def _backward_again(ctx: Any, coming: Sequence[Tensor | None]) -> tuple[Any, ...
     everything, (grad_count, saved_count, plan_count) = list(ctx.saved_tensors), ctx.counts
     grads, saved = everything[:grad_count], everything[grad_count : grad_count + saved_count]
     plan = everything[grad_count + saved_count :]
-    filled = _fill(saved, ctx.given[: _TENSORS + _OUTPUTS])
-    learned = [at for at, learns in enumerate(_learn(ctx.options[0])) if learns and filled[at] is not None]
+    filled = _fill(saved, ctx.given[: len(_TENSORS) + _OUTPUTS])
+    learned = [at for at, learns in enumerate(_differentiable(ctx.options[0])) if learns and filled[at] is not None]
     with torch.enable_grad():
         for at in learned:
             filled[at] = _leaf(filled[at], again)
         grads = [_leaf(grad, again) for grad in grads]
         inputs = [filled[at] for at in learned]
-        outputs = kernels.twin(_decoded(filled[:_TENSORS], plan, *ctx.options[:-1]))
+        outputs = kernels.twin(_decoded(filled[: len(_TENSORS)], plan, *ctx.options[:-1]))
         used = [out for out, there in zip(outputs, ctx.given[-_OUTPUTS:], strict=True) if there]
         first = torch.autograd.grad(used, inputs, grads, create_graph=True, materialize_grads=True)
         both = [(mine, g) for mine, g in zip(first, coming, strict=True) if g is not None and mine.requires_grad]
@@ -369,7 +363,7 @@ def _backward_again(ctx: Any, coming: Sequence[Tensor | None]) -> tuple[Any, ...
             of, incoming = zip(*both, strict=True)
             found = torch.autograd.grad(of, [*inputs, *grads], incoming, create_graph=again, allow_unused=True)
     by_place = dict(zip(learned, found, strict=False))
-    of_saved = [by_place.get(at) for at, there in enumerate(ctx.given[: _TENSORS + _OUTPUTS]) if there]
+    of_saved = [by_place.get(at) for at, there in enumerate(ctx.given[: len(_TENSORS) + _OUTPUTS]) if there]
     return list(found[len(inputs) :]), of_saved, None, [None] * plan_count, *(None,) * 5
 
 
@@ -421,12 +415,17 @@ class _Direct(torch.autograd.Function):
         plan, header, scale, p, named, _ = ctx.rest
         if torch.is_grad_enabled() or not unwatched(used):
             plan_tensors, ints = encode(plan)
-            options = [*header, *ints], scale, p, score.encode(named), ctx.kernels
+            options = [*header, *ints], scale, p, _code(named), ctx.kernels
             there = [x for x in saved if x is not None]
             return None, *compress(_differentiate(given, there, used, plan_tensors, options), ctx.there)
-        problem, outputs = _problem(saved[:_TENSORS], *ctx.rest), Outputs(*saved[_TENSORS:])
+        problem, outputs = _problem(saved[: len(_TENSORS)], *ctx.rest), Outputs(*saved[len(_TENSORS) :])
         found = [g for g in _KERNELS[ctx.kernels].backward(problem, outputs, Outputs(*used)) if g is not None]
         return None, *compress(_at_places(found, given, header), ctx.there)
+
+
+def _code(named: score.Named | None) -> list[float]:
+    """What :func:`score.decode` reads."""
+    return list(score.compatibility(named).code or ())
 
 
 def unwatched(tensors: Sequence[Tensor | None]) -> bool:

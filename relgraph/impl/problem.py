@@ -45,10 +45,10 @@ class Problem:
         columns: width of B, C and the sums by label.
         need_sums: whether to return the sums by label after dropout.
         need_mass: whether to return the sums by label before dropout as a further output.
-        mask_learns: whether to return the gradient of an added mask.
+        mask_gradient: whether to return the gradient of an added mask.
         vectors_in_score: whether a key is k_j followed by the pair's vector.
         vectors_in_value: whether a value is v_j followed by the pair's vector, so that the output is wider by F.
-        vectors_learn: whether to return the gradient of the vectors.
+        vectors_gradient: whether to return the gradient of the vectors.
         score: a named function of finished scores, or None.
         plan_key: the plan as the op received it, under which ``memo`` is kept, or where it is; None to keep nothing.
         drawn: the hashes from which dropout draws, after ``chunked`` has made them from ``seed``; else None.
@@ -74,10 +74,10 @@ class Problem:
     columns: int
     need_sums: bool
     need_mass: bool
-    mask_learns: bool
+    mask_gradient: bool
     vectors_in_score: bool
     vectors_in_value: bool
-    vectors_learn: bool
+    vectors_gradient: bool
     score: Named | None
     plan_key: tuple[Sequence[Tensor], Sequence[int]] | Memory | None
     drawn: Hashes | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from relgraph.impl.native.attend import attend as attend_native
 from relgraph.impl.triton import limits, selfcheck
 from relgraph.impl.triton.attend import attend as attend_triton
 from relgraph.impl.triton.virtual import is_affine
-from relgraph.score import Additive, Bilinear, Named
 
 IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "reference": reference.attend,
@@ -111,7 +110,7 @@ def _row_for(call: Call) -> str:
 def size(call: Call) -> int:
     """How many numbers the scores of all pairs take; an additive score takes D of them."""
     batch, heads, _, width = call.query.shape
-    a_pair = width if isinstance(call.score, Additive) else 1
+    a_pair = width if call.score.additive else 1
     return batch * heads * call.plan.q_len * call.plan.k_len * a_pair
 
 
@@ -131,7 +130,7 @@ def dense_scores(call: Call) -> int:
 
 def size_in_words(call: Call) -> str:
     """The number of scores and whether it is within its bound, as text, which dynamo cannot format."""
-    per_pair = " · D" if isinstance(call.score, Additive) else ""
+    per_pair = " · D" if call.score.additive else ""
     bound = small_scores(call) if size(call) <= small_scores(call) else dense_scores(call)
     compared = "at most" if size(call) <= bound else "more than"
     return f"B · H · N_q · N_k{per_pair} = {size(call):,} is {compared} {bound:,} scores"
@@ -305,7 +304,9 @@ def _check_transforms(call: Call, impl: str | None) -> None:
         return
     if peek_interpreter_stack() is not None:
         what = "torch.func transforms (grad, vmap, jvp, ...)"
-    elif forward_ad._current_level >= 0 and (_by_user(call.score) or any(_has_tangent(t) for t in call.tensors())):
+    elif forward_ad._current_level >= 0 and (
+        call.score.function is not None or any(_has_tangent(t) for t in call.tensors())
+    ):
         what = "forward-mode derivatives"
     else:
         return
@@ -313,12 +314,6 @@ def _check_transforms(call: Call, impl: str | None) -> None:
         f"{what} need impl='reference' or 'dense', got impl={impl!r}: "
         "the other implementations define their own backward"
     )
-
-
-def _by_user(score: Any) -> bool:
-    """Whether the call uses a function of the user, which may hold tangents."""
-    function = score.activation if isinstance(score, Additive) else score
-    return function is not None and not isinstance(function, (str, Named, Bilinear))
 
 
 def _has_tangent(tensor: Tensor) -> bool:

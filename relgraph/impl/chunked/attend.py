@@ -19,5 +19,5 @@ def attend(call: Call) -> Answer:
     by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
     by_key = query_tables(call.key.to(dtype), call.query.shape[1], call.tables, sizes, call.scale)
     values = any(tables.value is not None for tables in call.tables)
-    outputs = op.run(call, "chunked", by_query, by_key, columns=call.plan.columns, need_sums=values)
+    outputs = op.run(call, "chunked", columns=call.plan.columns, need_sums=values, by_query=by_query, by_key=by_key)
     return answer(call, outputs, call.tables, sizes)

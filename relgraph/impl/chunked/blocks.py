@@ -91,7 +91,7 @@ def _with_hashes(problem: Problem) -> Problem:
 
 def _gradients(problem: Problem, incoming: Outputs, delta: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of :func:`backward`, in the accumulation dtype."""
-    mask = problem.mask if problem.mask_learns else None
+    mask = problem.mask if problem.mask_gradient else None
     grads = tuple(
         None if x is None else torch.zeros_like(x, dtype=problem.dtype, memory_format=torch.contiguous_format)
         for x in (problem.query, problem.key, problem.value, problem.by_query, problem.by_key, mask)

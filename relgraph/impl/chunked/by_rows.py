@@ -20,7 +20,7 @@ from relgraph.impl import budget, dense
 from relgraph.impl.chunked.units import Unit, units
 from relgraph.impl.terms import hashes_of
 from relgraph.plan import LabelPlan, cut, memo_of
-from relgraph.score import Additive, Bilinear, Named
+from relgraph.score import Additive, Bilinear
 
 BLOCK_NUMBERS = 1 << 20
 """Numbers per block on a CPU, 4 MiB in float32: one or more per pair, see :func:`_numbers_per_pair`."""
@@ -33,7 +33,7 @@ def needed(call: Call) -> bool:
 
 def unknown_score(call: Call) -> bool:
     """Whether the score is neither the dot product nor a named function of it."""
-    return call.score is not None and not isinstance(call.score, Named)
+    return call.score.code is None
 
 
 def attend(call: Call) -> Answer:

@@ -124,7 +124,7 @@ def groups(problem: Problem) -> list[Group]:
     graphs may share it.
     """
     plan = problem.plan
-    if plan.q_ptr is None or plan.k_ptr is None or problem.mask_learns:
+    if plan.q_ptr is None or plan.k_ptr is None or problem.mask_gradient:
         return []
     if any(p.csr is not None and p.csr.parallel for p in plan.parts):
         return []

@@ -48,14 +48,14 @@ def attend(call: Call) -> Answer:
     by_key = _query_tables(call, dtype)
     if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
         outputs = op.run(
-            call, "native", by_query, by_key, columns=call.plan.columns, need_sums=True,
-            extras=op.Extras(label_biases=biases),
+            call, "native", columns=call.plan.columns, need_sums=True, by_query=by_query, by_key=by_key,
+            label_biases=biases,
         )  # fmt: skip
         return answer(call, outputs, call.tables, sizes)
     values = _value_tables(call, dtype)
     outputs = op.run(
-        call, "native", by_query, by_key, columns=call.plan.columns, need_sums=values is not None,
-        extras=op.Extras(label_values=values, label_biases=biases),
+        call, "native", columns=call.plan.columns, need_sums=values is not None, by_query=by_query, by_key=by_key,
+        label_values=values, label_biases=biases,
     )  # fmt: skip
     return answer(call, outputs, (), sizes)
 

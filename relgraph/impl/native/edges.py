@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_void_p
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,13 +57,13 @@ def attend_listed(call: Call) -> Answer:
     if call.query.dtype != dtype:
         call = replace(call, query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
     edge, ((inside,), (outside,)) = call.edge, split_batched(call.tables)
-    wide, extras = _with_extras(call, inside)
+    wide, terms = _terms(call, inside)
     by_query, values = _by_query(call, inside, outside), outside.value
     labeled = call.need_mass or by_query is not None or values is not None
     columns = call.plan.num_labels[0] if labeled else 0
     output, lse, sums, mass, _ = op.run(
-        wide, KERNELS, by_query, None, columns=columns, need_sums=values is not None, extras=extras
-    )  # fmt: skip
+        wide, KERNELS, columns=columns, need_sums=values is not None, by_query=by_query, **terms
+    )
     if edge is not None and edge.value is not None:
         output, of_vectors = output.split([call.value.shape[-1], edge.attr.shape[1]], -1)
         output = output + of_vectors @ edge.value.to(dtype).transpose(-1, -2)
@@ -71,20 +72,19 @@ def attend_listed(call: Call) -> Answer:
     return Answer(output, lse, (mass if call.dropout_p > 0.0 else sums,) if call.need_mass else None)
 
 
-def _with_extras(call: Call, tables: Tables) -> tuple[Call, op.Extras]:
-    """The tables, and the call with edge vectors as further numbers of keys and values: q·(W_k e) = (W_kᵀ q)·e."""
+def _terms(call: Call, tables: Tables) -> tuple[Call, dict[str, Any]]:
+    """The tables by name, and the call with edge vectors as further elements of keys: q·(W_k e) = (W_kᵀ q)·e."""
     edge, dtype = call.edge, call.query.dtype
-    given = []
-    for table in (tables.key, tables.value, tables.query):
-        given.append(None if table is None else table.to(dtype))
-    extras = op.Extras(*given)
+    terms: dict[str, Any] = {}
+    for name, table in (("label_keys", tables.key), ("label_values", tables.value), ("label_queries", tables.query)):
+        terms[name] = None if table is None else table.to(dtype)
     if edge is None:
-        return call, extras
-    in_score, in_value = edge.key is not None, edge.value is not None
-    extras = extras._replace(vectors=edge.attr.to(dtype), in_score=in_score, in_value=in_value)
+        return call, terms
+    terms["vectors"] = edge.attr.to(dtype)
+    terms["vectors_in_score"], terms["vectors_in_value"] = edge.key is not None, edge.value is not None
     if edge.key is None:
-        return call, extras
-    return replace(call, query=torch.cat([call.query, call.query @ edge.key.to(dtype)], -1)), extras
+        return call, terms
+    return replace(call, query=torch.cat([call.query, call.query @ edge.key.to(dtype)], -1)), terms
 
 
 def _by_query(call: Call, inside: Tables, outside: Tables) -> Tensor | None:
@@ -174,7 +174,7 @@ class _Filled(Held):
             pairs_of_row = pairs.count // (max(struct.batch, 1) if pairs.own else 1)
             most = 1 + pairs_of_row // max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels)
             struct.stretches = min(wanted, most, 1 + MOST_PARTS // max(heads * head, 1))
-        if not self.problem.vectors_learn:  # the pass over their gradients cuts its work by threads
+        if not self.problem.vectors_gradient:  # the pass over their gradients cuts its work by threads
             struct.threads = min(struct.threads, heads * struct.stretches)
 
     def rows(self, width: int) -> Tensor:
@@ -288,7 +288,7 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     if problem.vectors_in_score:
         struct.d_edge_query = filled.rows_of(dq[..., size:])
     d_vectors = None
-    if problem.vectors_learn and problem.vectors is not None:
+    if problem.vectors_gradient and problem.vectors is not None:
         d_vectors = torch.empty(problem.vectors.shape, dtype=dtype)
         struct.d_attr = filled.address(d_vectors)
         struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype))

@@ -39,10 +39,10 @@ def attend(call: Call) -> Answer:
         tables, columns = Tables(key, value, query, bias, rows), call.plan.columns
         outer = Outer(call, outside, sizes, columns)
     output, lse, sums, mass, _ = op.run(
-        call, kernels("triton", call.query), outer.by_query(_rows(tables.rows, columns)), outer.by_key(),
-        columns=columns, need_sums=tables.value is not None or outer.has_values,
-        seed_device=call.query.device,
-        extras=op.Extras(tables.key, tables.value, tables.query, tables.bias), recorded=by_distance is not None,
+        call, kernels("triton", call.query), columns=columns, need_sums=tables.value is not None or outer.has_values,
+        seed_device=call.query.device, recorded=by_distance is not None,
+        by_query=outer.by_query(_rows(tables.rows, columns)), by_key=outer.by_key(),
+        label_keys=tables.key, label_values=tables.value, label_queries=tables.query, label_biases=tables.bias,
     )  # fmt: skip
     output = outer.with_value_term(output, sums)
     if not call.need_mass:

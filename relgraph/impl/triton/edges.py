@@ -38,9 +38,10 @@ def attend_listed(call: Call) -> Answer:
     outer = Outer(call, outside, call.plan.num_labels, columns)
     rows = None if tables.rows is None else tables.rows.float()
     output, lse, sums, mass, _ = op.run(
-        call, kernels("triton edges", call.query), outer.by_query(rows), outer.by_key(), columns=columns,
+        call, kernels("triton edges", call.query), columns=columns,
         need_sums=tables.value is not None or outer.has_values, seed_device=call.query.device,
-        extras=op.Extras(tables.key, tables.value, tables.query, tables.bias),
+        by_query=outer.by_query(rows), by_key=outer.by_key(),
+        label_keys=tables.key, label_values=tables.value, label_queries=tables.query, label_biases=tables.bias,
     )  # fmt: skip
     output = outer.with_value_term(output, sums)
     masses = (mass if call.dropout_p > 0.0 else sums,) if call.need_mass else None
