@@ -50,10 +50,6 @@ from relgraph.labels import DistanceLabels as DistanceLabels
 from relgraph.labels import EdgeLabels as EdgeLabels
 from relgraph.labels import Labels as Labels
 from relgraph.labels import SumLabels as SumLabels
-from relgraph.labels import first_of as first_of
-from relgraph.labels import product as product
-from relgraph.labels import restrict as restrict
-from relgraph.labels import total as total
 from relgraph.nn import KVCache as KVCache
 from relgraph.nn import RelationAttention as RelationAttention
 from relgraph.nn import RelationDecoder as RelationDecoder

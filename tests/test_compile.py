@@ -88,7 +88,7 @@ GIVEN = {
     "dense": dense,
     "edges alone": lambda n: rg.EdgeType(2)(graph(n)),
     "edges over a default": lambda n: rg.EdgeType(2, default="none")(graph(n)),
-    "first_of": lambda n: rg.first_of(rg.EdgeType(2)(graph(n)), rg.ClippedDistance(1)(n)),
+    "first_of": lambda n: rg.labels.first_of(rg.EdgeType(2)(graph(n)), rg.ClippedDistance(1)(n)),
     "sum": lambda n: SumLabels(distance(n), dense(n)),
     "packed": lambda n: distance(n, ptr=torch.tensor([0, 2, n])),
 }
@@ -206,7 +206,9 @@ def test_joins_of_blocks_and_of_parallel_edges_say_what_works():
         ("joining blocks", blocks, distance(3, ptr=ptr)),
         ("merging parallel edges", twice, distance(3)),
     ):
-        compiled = torch.compile(lambda labels, other=other: rg.product(labels, other), fullgraph=True, backend="eager")
+        compiled = torch.compile(
+            lambda labels, other=other: rg.labels.product(labels, other), fullgraph=True, backend="eager"
+        )
         with pytest.raises(dynamo.exc.Unsupported, match=f"NotImplementedError.*{what} looks at data"):
             compiled(labels)
 

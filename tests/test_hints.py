@@ -115,7 +115,7 @@ LAYERS = {
     "RelationEncoder": lambda labels: rg.RelationEncoder(encoder_layer(8, 2, 8, num_labels=3), 1)(X, labels=labels),
     "RelationDecoderLayer": lambda labels: decoder_layer(8, 2, 8, num_labels=3)(X, X, labels=labels),
     "padded": rg.labels.padded,
-    "first_of": lambda labels: rg.first_of(labels, LABELS),
+    "first_of": lambda labels: rg.labels.first_of(labels, LABELS),
     "SumLabels": lambda labels: rg.SumLabels(LABELS, labels),
 }
 
@@ -206,11 +206,11 @@ def test_parts_that_read_different_inputs():
 
     speakers = torch.tensor([[0, 1, 0]])
     for labeler, join in (
-        (rg.ShortestPath(2) + Same(), "total"),
-        (rg.ShortestPath(2) * Same(), "product"),
-        (Same() & rg.ShortestPath(2), "restrict"),
+        (rg.ShortestPath(2) + Same(), r"\+"),
+        (rg.ShortestPath(2) * Same(), r"\*"),
+        (Same() & rg.ShortestPath(2), "&"),
     ):
-        match = rf"read different inputs: call each with its own, and join their labels with rg\.{join}$"
+        match = rf"read different inputs: call each with its own, and join their labels with {join}$"
         with pytest.raises(TypeError, match=match):
             labeler(speakers)
     with pytest.raises(TypeError, match=r"make it a Graph with rg\.Graph\(edge_index, num_nodes\)$"):

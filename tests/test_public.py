@@ -17,9 +17,8 @@ NAMES = [
     "Labeler", "Labels", "NodeType", "PathEdges", "PersonalizedPageRank", "RandomWalk", "RelationAttention",
     "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer", "RelationTables",
     "RelationTransformer", "Segments", "ShortestPath", "SiblingDistance", "SinusoidalPositions", "SumLabels",
-    "TreeRelation", "UpDown", "VirtualNode", "Window", "edge_attention", "first_of", "functional", "labelers",
-    "labels", "nn", "product", "record_attention", "relation_attention", "relation_attention_with_aux",
-    "restrict", "score", "total", "which_impl",
+    "TreeRelation", "UpDown", "VirtualNode", "Window", "edge_attention", "functional", "labelers", "labels",
+    "nn", "record_attention", "relation_attention", "relation_attention_with_aux", "score", "which_impl",
 ]  # fmt: skip
 
 

@@ -219,7 +219,7 @@ def their_wav2vec2(case: Case, leaves: dict[str, Tensor]) -> dict[str, Call]:
 
 def our_wav2vec2(case: Case, leaves: dict[str, Tensor], impl: str | None) -> Call:
     """A key table for all heads; every call makes the labels, as in theirs."""
-    labeler = rg.ClippedDistance(LEFT, RIGHT)
+    labeler = rg.ClippedDistance((LEFT, RIGHT))
     query, key, value, table = leaves.values()
     return lambda: rg.relation_attention(query, key, value, labeler(case.length), table, impl=impl)
 

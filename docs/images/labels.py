@@ -27,7 +27,7 @@ def labelings() -> list[tuple[str, rg.Labels, str]]:
     relation = torch.tensor([r for *_, r in HEADS])
     ids = torch.cat([relation, relation + len(RELATIONS)])
     tree = rg.EdgeLabels(index, ids, 2 * len(RELATIONS), q_len=len(WORDS), default=-1)
-    both = rg.first_of(tree, distance)
+    both = rg.labels.first_of(tree, distance)
     return [
         ("ClippedDistance(2)", distance, "label = clip(j − i, ±2): a band and two uniform regions"),
         ("EdgeLabels(tree, default=-1)", tree, "label = dependency relation and direction; white: no label"),

@@ -65,7 +65,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 def check_score_type(score: Any) -> None:
     """Raise TypeError unless ``score`` is None, one of ``relgraph.score`` or a function."""
-    if score is not None and (isinstance(score, type) or not callable(score)):
+    if not isinstance(score, Compatibility | None) and (isinstance(score, type) or not callable(score)):
         got = f"the class {score.__name__}" if isinstance(score, type) else type(score).__name__
         raise TypeError(f"score must be one of relgraph.score, a function of scores or None, got {got}")
 

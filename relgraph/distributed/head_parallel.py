@@ -12,8 +12,9 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
+from relgraph.call.operands import weight_of
 from relgraph.nn import LabelTable, RelationAttention
-from relgraph.score import Additive, Bilinear, module_of
+from relgraph.score import compatibility
 
 _INPUTS = ("query", "key", "value")
 
@@ -190,11 +191,10 @@ def _placements(layer: RelationAttention) -> list[tuple[nn.Module, str, Placemen
     if layer.value_map is not None:
         found += [(layer.value_map, name, Shard(0)) for name in ("maps", "bases")]
         found.append((layer.value_map, "coefficients", Replicate()))
-    score = layer.score
-    if isinstance(score, (Additive, Bilinear)):
-        per_head = score.weight.dim() == (2 if isinstance(score, Additive) else 4)
-        found.append((score, "weight", Shard(0) if per_head else Replicate()))
-    learned = module_of(score)
-    for part in () if learned is None else learned.modules():
+    how = compatibility(layer.score)
+    if how.replaces_dot:
+        per_head = weight_of(how).axis(how.weight, "H") is not None
+        found.append((layer.score, "weight", Shard(0) if per_head else Replicate()))
+    for part in how.function.modules() if isinstance(how.function, nn.Module) else ():
         found += [(part, name, Replicate()) for name, _ in part.named_parameters(recurse=False)]
     return [(owner, name, place) for owner, name, place in found if owner._parameters.get(name) is not None]

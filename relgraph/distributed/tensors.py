@@ -11,19 +11,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from relgraph.arguments import check
 from relgraph.call import AttentionAux, Drawn, Given, map_given
 from relgraph.call.check import BATCHED, PACKED
-from relgraph.call.operands import Operand
+from relgraph.call.operands import Operand, weight_of
 from relgraph.distributed.batch import cut_batch
 from relgraph.functional.attention import attend
 from relgraph.functional.region import TensorHook
 from relgraph.labels import Labels
-from relgraph.score import Additive, Bilinear, copied, module_of, with_module, with_weight
+from relgraph.score import compatibility, copied
 
 _BATCH, _HEADS = "batch", "heads"
 
@@ -215,14 +215,12 @@ class _Split:
 
     def _score(self, score: Any) -> Any:
         """The score of the heads of this process."""
-        if isinstance(score, Additive):
-            score = with_weight(score, self.part(score.weight, heads=-2))
-        elif isinstance(score, Bilinear):
-            return with_weight(score, self.part(score.weight, heads=-4))
-        module = module_of(score)
-        if module is None or next(module.parameters(), None) is None:
+        how = compatibility(score)
+        if how.replaces_dot:
+            how = score = how.with_weight(self.part(how.weight, heads=weight_of(how).axis(how.weight, "H")))
+        if not isinstance(how.function, nn.Module) or next(how.function.parameters(), None) is None:
             return score
-        return with_module(score, copied(module, self.part))  # plain tensors, whose gradients are summed
+        return how.with_function(copied(how.function, self.part))  # plain tensors, whose gradients are summed
 
     def _drawn(self, given: Given) -> Drawn:
         """The seed of the first process, as a single process would draw it, and where this process's part begins."""

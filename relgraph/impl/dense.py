@@ -84,7 +84,7 @@ def _additive(
         if table.key is not None:
             summed = summed + ids.rows(table.key.to(query.dtype))
     weight = score.weight.to(query.dtype)
-    return (score._act(summed) @ (weight[..., None] if weight.dim() == 1 else weight[:, None, :, None])).squeeze(-1)
+    return (score.act(summed) @ (weight[..., None] if weight.dim() == 1 else weight[:, None, :, None])).squeeze(-1)
 
 
 def _bilinear(weight: Tensor, query: Tensor, key: Tensor, ids: _PartIds, plain: Tensor) -> Tensor:

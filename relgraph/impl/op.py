@@ -19,7 +19,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -162,7 +162,13 @@ def run(
     code, numbers = call.score.code, (call.scale, call.dropout_p)
     assert code is not None  # implementations refuse other scores
     if _KERNELS[kernels].direct and unwatched(tensors):
-        rest = call.plan, header, *numbers, None if call.score is score.DOT else call.score, memo_of(call.plan)
+        rest = (
+            call.plan,
+            header,
+            *numbers,
+            None if call.score is score.DOT else cast("score.Named", call.score),
+            memo_of(call.plan),
+        )
         there, learns = [], False
         for x in tensors:
             if x is not None:

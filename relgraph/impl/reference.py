@@ -135,7 +135,7 @@ def _additive(score: Additive, queries: Tensor, keys: Tensor) -> Tensor:
     """W · act(q_i + (k_j + a^K)), for ``[.., H, N_q or 1, N_k or 1, D]``; D is last."""
     weight = score.weight.to(keys.dtype)
     weight = weight if weight.dim() == 1 else weight[:, None, None]
-    return (score._act(queries + keys) * weight).sum(-1)
+    return (score.act(queries + keys) * weight).sum(-1)
 
 
 def _free_maps(maps: ValueMap, dtype: torch.dtype) -> Tensor:
@@ -264,7 +264,7 @@ def _one_query(
     label_keys = keys + rows(tables.key) + carried("key")
     if isinstance(call.score, Additive):
         weight = call.score.weight.to(query.dtype)
-        added = call.score._act(query[:, None] + label_keys)
+        added = call.score.act(query[:, None] + label_keys)
         scores = (added * (weight if weight.dim() == 1 else weight[:, None])).sum(-1)
     else:
         scores = (query[:, None] * label_keys).sum(-1)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph
-from relgraph.labelers.base import OPERATORS, Labeler, check_made, check_operand, distinct
+from relgraph.labelers.base import Labeler, check_made, check_operand, distinct
 from relgraph.labels import Labels, SumLabels
 from relgraph.labels.algebra import first_of, product, restrict, total
 
@@ -86,10 +86,9 @@ class Composed(Labeler):
             reads = [_accepts(part, args, kwargs) for part in parts]
             if not any(reads):
                 raise
-            join = f"rg.{type(self)._combine.__name__}"
             raise TypeError(
                 f"{error}; the parts of {self!r} read different inputs: call each with its own, and join their labels "
-                f"with {join}"
+                f"with {self.symbol}"
             ) from error
 
     def _of_own_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Labels:
@@ -141,7 +140,7 @@ class Composed(Labeler):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Product(Composed):
-    """``a * b``: one label for each combination of labels, ``a · R_b + b``; see :func:`~relgraph.product`.
+    """``a * b``: one label for each combination of labels, ``a · R_b + b``; see :func:`~relgraph.labels.product`.
 
     A pair attends if it attends in all parts, and has a label if it has one in all parts. Distances are not written
     out.
@@ -154,7 +153,7 @@ class Product(Composed):
         ValueError: fewer than two parts, or more than 2^20 labels.
 
     Example:
-        >>> labeler = rg.ClippedDistance(1) * rg.ClippedDistance(0, 1)
+        >>> labeler = rg.ClippedDistance(1) * rg.ClippedDistance((0, 1))
         >>> labeler.names
         ('-1×0', '-1×1', '0×0', '0×1', '1×0', '1×1')
         >>> labeler(3).to_dense()[0]
@@ -183,7 +182,7 @@ class Product(Composed):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Sum(Composed):
-    """``a + b``: several labels per pair, each with its own tables, whose terms add up; see :func:`~relgraph.total`.
+    """``a + b``: several labels per pair, each with its own tables, whose terms add up; :func:`~relgraph.labels.total`.
 
     A pair attends if it attends in all parts. ``num_labels``, ``names`` and the tables of a layer hold one entry per
     part.
@@ -224,7 +223,7 @@ class Sum(Composed):
 class Priority(Composed):
     """``a | b``: the label of ``a``; if it has none, the label of ``b``, whose ids follow those of ``a``.
 
-    It combines their labels by :func:`~relgraph.first_of`. A pair that does not attend in ``a`` does not attend.
+    It combines their labels by :func:`~relgraph.labels.first_of`. A pair that does not attend in ``a`` does not attend.
 
     Args:
         parts: labelers with one label per pair, in order of priority. Each but the last must let some pairs attend
@@ -273,7 +272,7 @@ class Priority(Composed):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Restriction(Composed):
-    """``a & b``: the labels of ``a``, for pairs that attend in both; see :func:`~relgraph.restrict`.
+    """``a & b``: the labels of ``a``, for pairs that attend in both; see :func:`~relgraph.labels.restrict`.
 
     The labels of ``b`` are ignored: ``num_labels`` and ``names`` are those of ``a``.
 
@@ -399,6 +398,3 @@ def _single_names(labeler: Labeler) -> tuple[str, ...]:
     """``names`` of a labeler that is not a sum."""
     names: Any = labeler.names
     return names
-
-
-OPERATORS.update({"*": Product, "+": Sum, "|": Priority, "&": Restriction, "dense": Dense})

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import LabelCounts, Labels, SumCounts
 from relgraph.labels.base import named_by
 
 if TYPE_CHECKING:
     from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum
-
-OPERATORS: dict[str, Callable[..., Any]] = {}  # what each makes; filled in by algebra.py, which imports this module
 
 
 class Labeler(ABC):
@@ -35,8 +34,7 @@ class Labeler(ABC):
     A composed labeler calls each part with the same arguments. A part that reads only lengths, such as
     :class:`~relgraph.ClippedDistance`, takes them from the labels of the other parts if these read something else:
     ``(rg.Segments(2) + rg.ClippedDistance(4))(segments)``. If parts need different inputs, call each of them and
-    compose the labels: :func:`~relgraph.product`, :func:`~relgraph.total`, :func:`~relgraph.first_of`,
-    :func:`~relgraph.restrict`.
+    compose the labels, by the same operators.
 
     To write your own, make a frozen dataclass with ``num_labels``, ``names`` and ``__call__``. There are shorter ways:
     :class:`~relgraph.FromFunction` for a function of two positions, :class:`~relgraph.labelers.DistanceLabeler` for a
@@ -136,19 +134,29 @@ class Labeler(ABC):
         Returns:
             A labeler of :class:`~relgraph.DenseLabels`; for a sum, of a sum of dense labels.
         """
-        return OPERATORS["dense"](self)
+        from relgraph.labelers.algebra import Dense  # which imports this module, as below
+
+        return Dense(self)
 
     def __mul__(self, other: Labeler) -> Product:
-        return OPERATORS["*"](self, check_operand("*", other))
+        from relgraph.labelers.algebra import Product
+
+        return Product(self, other)
 
     def __add__(self, other: Labeler) -> Sum:
-        return OPERATORS["+"](self, check_operand("+", other))
+        from relgraph.labelers.algebra import Sum
+
+        return Sum(self, other)
 
     def __or__(self, other: Labeler) -> Priority:
-        return OPERATORS["|"](self, check_operand("|", other))
+        from relgraph.labelers.algebra import Priority
+
+        return Priority(self, other)
 
     def __and__(self, other: Labeler) -> Restriction:
-        return OPERATORS["&"](self, check_operand("&", other))
+        from relgraph.labelers.algebra import Restriction
+
+        return Restriction(self, other)
 
     def _why_never_unlabeled(self, /) -> str | None:
         """Explain why every pair that attends has a label, and what to change; None if some may have none.
@@ -191,7 +199,7 @@ def _gives_names(method: Callable[..., Any]) -> Callable[..., Any]:
 def check_operand(symbol: str, value: Any) -> Labeler:
     """Return ``value``; raise TypeError unless it is a labeler."""
     if not isinstance(value, Labeler):
-        hint = ": labels compose by product, total, first_of and restrict" if isinstance(value, Labels) else ""
+        hint = ": compose labels with labels" if isinstance(value, Labels) else ""
         raise TypeError(f"the operand of {symbol} must be a Labeler, got {type(value).__name__}{hint}")
     return value
 
@@ -223,9 +231,23 @@ def unusual(thing: Any, **usual: Any) -> str:
     )
 
 
-def one_or_both(first: int, second: int) -> str:
-    """Two arguments as ``repr`` shows them if the second defaults to the first."""
-    return str(first) if first == second else f"{first}, {second}"
+Clip = int | tuple[int, int]
+"""Up to where distances have labels of their own: on both sides, or on each."""
+
+
+def two_clips(clip: Any) -> tuple[int, int]:
+    """The clips of both sides, checked."""
+    if not isinstance(clip, (tuple, list)):
+        one = check.integer("clip", clip, minimum=0)
+        return one, one
+    if len(clip) != 2:
+        raise ValueError(f"clip must be an int or two of them, got {len(clip)}")
+    return check.integer("clip[0]", clip[0], minimum=0), check.integer("clip[1]", clip[1], minimum=0)
+
+
+def as_clip(first: int, second: int) -> Clip:
+    """Two clips as one argument."""
+    return first if first == second else (first, second)
 
 
 def distinct(names: Iterable[str]) -> tuple[str, ...]:

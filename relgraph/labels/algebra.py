@@ -30,7 +30,7 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
 
     Example:
         >>> near, ends = rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1]))
-        >>> rg.product(near, ends).to_dense()[0]
+        >>> rg.labels.product(near, ends).to_dense()[0]
         tensor([[[ 4,  9,  9],
                  [ 2,  7, 11],
                  [ 2,  3,  7]]])
@@ -56,7 +56,7 @@ def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
         ValueError: labels of different pairs, or edges-only labels with parallel edges.
 
     Example:
-        >>> labels = rg.total(rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1])))
+        >>> labels = rg.labels.total(rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1])))
         >>> labels.num_labels
         (3, 4)
         >>> labels.parts[1].to_dense()[0]
@@ -90,7 +90,7 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
 
     Example:
         >>> tree = rg.EdgeLabels(torch.tensor([[0], [2]]), torch.tensor([0]), 1, q_len=3, default=-1)
-        >>> rg.first_of(tree, rg.ClippedDistance(1)(3)).to_dense()[0]
+        >>> rg.labels.first_of(tree, rg.ClippedDistance(1)(3)).to_dense()[0]
         tensor([[[2, 3, 3],
                  [1, 2, 3],
                  [0, 1, 2]]])
@@ -116,9 +116,9 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
         NotImplementedError: parallel edges that each count, in a mask or restricted by labels other than distances.
 
     Example:
-        >>> rg.restrict(rg.ClippedDistance(2)(100), rg.Window(8)(100))
+        >>> rg.labels.restrict(rg.ClippedDistance(2)(100), rg.Window(8)(100))
         DistanceLabels(q_len=100, k_len=100, num_labels=5, distances=-9..9)
-        >>> rg.restrict(rg.ClippedDistance(2)(3), rg.Window(1, 0)(3)).to_dense()[0]
+        >>> rg.labels.restrict(rg.ClippedDistance(2)(3), rg.Window(1, 0)(3)).to_dense()[0]
         tensor([[[ 2, -1, -1],
                  [ 1,  2, -1],
                  [-1,  1,  2]]])

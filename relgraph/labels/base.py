@@ -22,6 +22,7 @@ from relgraph.arguments.hints import in_place_of_labels
 if TYPE_CHECKING:
     from relgraph.labels.dense import DenseLabels
     from relgraph.labels.describe import LabelCounts, SumCounts
+    from relgraph.labels.sum import SumLabels
 
 UNLABELED = -1
 """The id of a pair that attends but carries no label."""
@@ -41,9 +42,6 @@ def smallest_dtype(num_labels: int) -> torch.dtype:
 KINDS: set[type] = set()
 """All kinds of labels, which are final: to look a type up here is faster than ``isinstance`` of an abstract class."""
 
-METHODS: dict[str, Callable[..., Any]] = {}
-"""Functions that methods of Labels call. Their modules import this one, so they register them here."""
-
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class Labels(ABC):
@@ -56,6 +54,9 @@ class Labels(ABC):
     This class is abstract; its kinds are :class:`~relgraph.DistanceLabels`, :class:`~relgraph.EdgeLabels`,
     :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels` and :class:`~relgraph.SumLabels`. They compare by
     value, and ``labels[start:stop]`` is ``labels.rows(start, stop)``; ``labels.cols(start, stop)`` slices the keys.
+    They compose as labelers do: ``a * b`` is :func:`~relgraph.labels.product`, ``a + b`` is
+    :func:`~relgraph.labels.total`, ``a | b`` is :func:`~relgraph.labels.first_of`, and ``a & b`` is
+    :func:`~relgraph.labels.restrict`.
 
     Source: Shaw et al. 2018, section 3.1.
 
@@ -216,10 +217,12 @@ class Labels(ABC):
                      [0, 1, 2],
                      [0, 0, 1]]], dtype=torch.int8)
         """
+        from relgraph.labels.dense import DenseLabels  # which imports this module
+
         if not isinstance(self.num_labels, int):
             raise TypeError("a sum of labels has several ids per pair and cannot become DenseLabels; take .parts first")
         ids, attend = self.to_dense()
-        return METHODS["dense"](ids, self.num_labels, attend=attend)
+        return DenseLabels(ids, self.num_labels, attend=attend)
 
     def describe(self, names: Any = None) -> LabelCounts | SumCounts:
         """Count the pairs of each label, without writing pairs out; the result prints as a table.
@@ -245,7 +248,29 @@ class Labels(ABC):
                 does not attend      7  77.8 %
             2 labels, 9 pairs
         """
-        return METHODS["describe"](self, names)
+        from relgraph.labels.describe import describe  # which imports this module
+
+        return describe(self, names)
+
+    def __mul__(self, other: Labels) -> Labels:
+        from relgraph.labels.algebra import product  # which imports this module, as below
+
+        return product(self, other)
+
+    def __add__(self, other: Labels) -> SumLabels:
+        from relgraph.labels.algebra import total
+
+        return total(self, other)
+
+    def __or__(self, other: Labels) -> Labels:
+        from relgraph.labels.algebra import first_of
+
+        return first_of(self, other)
+
+    def __and__(self, other: Labels) -> Labels:
+        from relgraph.labels.algebra import restrict
+
+        return restrict(self, other)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """These labels with their tensors on ``device``.

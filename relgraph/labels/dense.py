@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.sharding import check_local
-from relgraph.labels.base import METHODS, NOT_ATTENDING, UNLABELED, Labels, check_slice, smallest_dtype
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_slice, smallest_dtype
 
 
 def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, ...]) -> Tensor:
@@ -106,6 +106,3 @@ class DenseLabels(Labels):
     def cols(self, start: int, stop: int) -> Self:
         check_slice(start, stop, self.k_len)
         return self._make(**{**self.__getstate__(), "ids": self.ids[:, :, start:stop], "k_len": stop - start})
-
-
-METHODS["dense"] = DenseLabels

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from relgraph.arguments.brief import shown
-from relgraph.labels.base import METHODS, UNLABELED, Labels
+from relgraph.labels.base import UNLABELED, Labels
 from relgraph.labels.counts import count
 from relgraph.labels.sum import SumLabels
 
@@ -74,7 +74,7 @@ class SumCounts:
         parts: the counts of each part.
 
     Example:
-        >>> labeler = rg.ClippedDistance(1, 0) + rg.ClippedDistance(0, 1)
+        >>> labeler = rg.ClippedDistance((1, 0)) + rg.ClippedDistance((0, 1))
         >>> labeler.describe(3)
         part 0
         id  name  pairs   share
@@ -203,6 +203,3 @@ def _summary(table: LabelCounts) -> str:
         return labels
     rest = sum(table.numbers) - sum(table.numbers[label] for label in ids)
     return f"{labels}; not shown: {table.num_labels - len(ids):,} labels, carried by {rest:,} pairs"
-
-
-METHODS["describe"] = describe

@@ -12,12 +12,12 @@ from relgraph.call.scores import check_score_type, check_score_weight
 from relgraph.labels import Labels
 from relgraph.nn.inputs import Inputs, Names
 from relgraph.nn.tables import NumLabels, RelationTables
-from relgraph.score import Additive, Bilinear
+from relgraph.score import Compatibility, compatibility
 
 
 def check_score(score: Any, tables: RelationTables | None, heads: int, dim: int) -> Any:
     """Return ``score``; raise unless it fits the heads and the tables of a layer."""
-    if isinstance(score, Bilinear) and tables is None:
+    if tables is None and compatibility(score).by_label:
         raise ValueError("score=Bilinear needs tables for labels, as its maps are for labels, got num_labels=None")
     kinds, num_labels = ((), None) if tables is None else (tables.kinds, tables.num_labels)
     return check_score_fits(score, kinds, num_labels, heads, dim)
@@ -34,20 +34,20 @@ def check_score_fits(score: Any, kinds: Sequence[str], num_labels: NumLabels, he
         dim: the size of a head.
     """
     check_score_type(score)
-    if not isinstance(score, (Additive, Bilinear)):
+    how, sizes = compatibility(score), {"H": heads, "D": dim}
+    if not how.replaces_dot:
         return score
-    weight = check_not_computed(score)
-    if isinstance(score, Additive):
-        if "query" in kinds:
-            raise ValueError(f"tables must leave out 'query' with score=Additive, got {list(kinds)}")
-        check_score_weight(score, H=heads, D=dim)
-        return score
-    one = check_one_label("score=Bilinear", num_labels)
-    check_score_weight(score, H=heads, D=dim, R=weight.shape[-3] if one is None else one)
+    weight = check_not_computed(how)
+    if how.additive and "query" in kinds:
+        raise ValueError(f"tables must leave out 'query' with score=Additive, got {list(kinds)}")
+    if how.by_label:
+        one = check_one_label("score=Bilinear", num_labels)
+        sizes["R"] = weight.shape[-3] if one is None else one
+    check_score_weight(how, **sizes)
     return score
 
 
-def check_not_computed(score: Additive | Bilinear) -> Tensor:
+def check_not_computed(score: Compatibility) -> Tensor:
     """Return the weight of a layer's score; raise ValueError if it has a graph, which lasts for one backward."""
     weight = check.floating("score.weight", score.weight)
     if "weight" in vars(score) and weight.grad_fn is not None:  # a parametrized module computes it for each call
@@ -69,7 +69,7 @@ def check_query_bias(name: str, wanted: Any, score: Any, tables: RelationTables 
     """Return ``wanted``, whether there is the bias of this name; raise if score or tables have no term for it."""
     if not check.boolean(name, wanted):
         return False
-    if isinstance(score, (Additive, Bilinear)):
+    if compatibility(score).replaces_dot:
         raise ValueError(f"{name} must be False with score={type(score).__name__}: it is for dot products")
     if name == "position_bias" and (tables is None or "key" not in tables.kinds):
         got = "no tables" if tables is None else list(tables.kinds)

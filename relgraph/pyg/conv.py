@@ -34,7 +34,7 @@ from relgraph.pyg.options import (
     check_widths,
     shown_score,
 )
-from relgraph.score import Bilinear, Score
+from relgraph.score import Score, compatibility
 
 _OVERRIDABLE = ("message", "aggregate", "update")
 
@@ -189,7 +189,7 @@ class RelationConv(MessagePassing):
         check.boolean("bias", bias)
         if check.boolean("out_bias", out_bias) and root_weight:
             raise ValueError("out_bias must be False with root_weight, whose projection has a bias, got True")
-        kinds = check_table_kinds(tables, maps=isinstance(score, Bilinear) or value_map is not False)
+        kinds = check_table_kinds(tables, maps=compatibility(score).by_label or value_map is not False)
         check_tied("tie_tables", tie_tables and num_relations is not None, kinds)
         check_projections(heads, out_channels, in_channels=max(sources, targets), edge_dim=edge_dim or 1)
         self.score = check_score(score, num_relations, heads, out_channels, kinds)

@@ -24,7 +24,7 @@ from relgraph.nn.value_maps import make_value_maps
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
 from relgraph.pyg.options import check_projections, check_score, check_table_kinds, shown_score
-from relgraph.score import Bilinear, Score
+from relgraph.score import Score, compatibility
 
 EdgeKind = tuple[str, str, str]
 
@@ -124,7 +124,7 @@ class RelationHeteroConv(nn.Module):
         widths = _check_widths(in_channels, self.node_types)
         width = heads * out_channels
         check.boolean("bias", bias)
-        kinds = check_table_kinds(tables, maps=isinstance(score, Bilinear) or value_map is not False)
+        kinds = check_table_kinds(tables, maps=compatibility(score).by_label or value_map is not False)
         check_tied("tie_tables", tie_tables, kinds)
         check_projections(heads, out_channels, in_channels=max(widths.values()))
         self.lin_key, self.lin_query, self.lin_value = (_Projections(widths, width, bias) for _ in range(3))

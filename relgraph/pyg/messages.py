@@ -14,7 +14,7 @@ from relgraph.call import Maps
 from relgraph.impl.terms import with_zero_row
 from relgraph.nn.tables import RelationTables
 from relgraph.nn.value_maps import ValueMaps
-from relgraph.score import Additive, Bilinear, Score, finish
+from relgraph.score import Score, compatibility
 
 _HOOKS = tuple(
     f"_{name}_forward{pre}_hooks"
@@ -62,20 +62,20 @@ def scores_and_values(
         edge_key: ``[E, H, C]``, the term that the features of edges add to the keys.
         edge_value: ``[E, H, C]``, the term that they add to the values.
     """
-    rows = _edge_rows(edge_type, tables)
+    rows, how = _edge_rows(edge_type, tables), compatibility(score)
     keys, values = key_j, value_j
-    if isinstance(score, Bilinear):
-        keys = _mapped(score.weight, key_j, edge_type)
+    if how.by_label:
+        keys = _mapped(how.weight, key_j, edge_type)
     if value_map is not None:
         values = _mapped(_free(value_map()), value_j, edge_type)
     keys = keys + rows.get("key_table", 0.0) + edge_key
     values = values + rows.get("value_table", 0.0) + edge_value
-    if isinstance(score, Additive):
-        scores = (score._act(query_i + keys) * score.weight).sum(-1)
+    if how.additive:
+        scores = (how.act(query_i + keys) * how.weight).sum(-1)
     else:
         terms = query_i * keys + key_j * rows.get("query_table", 0.0)
         scores = terms.sum(-1) / math.sqrt(query_i.shape[-1])
-    return finish(score, scores + rows.get("bias_table", 0.0)), values
+    return how.finish(scores + rows.get("bias_table", 0.0)), values
 
 
 def _edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[str, Any]:

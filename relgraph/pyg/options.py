@@ -12,7 +12,7 @@ from relgraph.arguments.brief import shown
 from relgraph.nn.scores import check_score_fits
 from relgraph.nn.tables import check_kinds
 from relgraph.nn.value_maps import ValueMaps
-from relgraph.score import Bilinear
+from relgraph.score import compatibility
 
 FILLS = ("mean", "add", "min", "max", "mul")
 """How a self-loop gets its features from the edges into its node, by PyG's names."""
@@ -79,7 +79,7 @@ def check_table_kinds(tables: Any, maps: bool) -> tuple[str, ...]:
 
 def check_score(score: Any, num_relations: int | None, heads: int, dim: int, kinds: tuple[str, ...]) -> Any:
     """Return ``score``; raise unless it fits a layer of these sizes with tables of these kinds."""
-    if isinstance(score, Bilinear) and num_relations is None:
+    if num_relations is None and compatibility(score).by_label:
         raise ValueError("score=Bilinear needs num_relations, as its maps are for relations, got None")
     return check_score_fits(score, () if num_relations is None else kinds, num_relations, heads, dim)
 

@@ -9,6 +9,7 @@ future work.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -33,39 +34,11 @@ Score = Softcap | LeakyReLU | Additive | Bilinear | Callable[[Tensor], Tensor]
 """What ``score=`` accepts, apart from None for the dot product."""
 
 
-# TEMPORARY, until all callers are moved
-
-
-def finish(score, scores):
+def finish(score: Any, scores: Tensor) -> Tensor:
+    """Scores finished by a score."""
     return compatibility(score).finish(scores)
 
 
-def encode(score):
-    return list(compatibility(score).code)
-
-
-def tensors_of(score):
-    return compatibility(score).tensors()
-
-
-def with_tensors(score, tensors):
-    if score is None:
-        return None
-    found = compatibility(score).with_tensors(tensors)
-    return found if isinstance(score, Compatibility) else found.function
-
-
-def module_of(score):
-    from torch import nn
-
-    found = compatibility(score).function
-    return found if isinstance(found, nn.Module) else None
-
-
-def with_weight(score, weight):
-    return score.with_weight(weight)
-
-
-def with_module(score, module):
-    found = compatibility(score).with_function(module)
-    return found if isinstance(score, Compatibility) else module
+def encode(score: Any) -> list[float]:
+    """The code of a score."""
+    return list(compatibility(score).code or ())

@@ -56,6 +56,10 @@ class Compatibility:
         """The same with another function in the place of the user's."""
         raise NotImplementedError
 
+    def act(self, x: Tensor) -> Tensor:
+        """The activation of the sum of query and key, if it is additive."""
+        raise NotImplementedError
+
     def finish(self, scores: Tensor) -> Tensor:
         """Finished scores, after scale and bias; a score of -inf stays."""
         return scores
@@ -80,6 +84,10 @@ class ByUser(Compatibility):
 
     def with_function(self, function: nn.Module) -> ByUser:
         return ByUser(function)
+
+    def act(self, x: Tensor) -> Tensor:
+        """The activation of the sum of query and key, if it is additive."""
+        raise NotImplementedError
 
     def finish(self, scores: Tensor) -> Tensor:
         assert self.function is not None

@@ -112,7 +112,7 @@ class Additive(nn.Module, Compatibility):
     def with_function(self, function: nn.Module) -> Additive:
         return Additive(self.weight, function)
 
-    def _act(self, x: Tensor) -> Tensor:
+    def act(self, x: Tensor) -> Tensor:
         """The activation of every element."""
         act = ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
         return applied(act, x, "activation")

@@ -85,4 +85,4 @@ def test_the_lengths_are_those_of_the_models():
     assert [(case.name, case.length) for case in owners.cases()] == [
         ("DeBERTa-v3", 512), ("DeBERTa-v3", 2048), ("SAM, 32 × 32", 1024), ("T5", 2048), ("Wav2Vec2-BERT", 1000),
     ]  # fmt: skip
-    assert isinstance(rg.ClippedDistance(owners.LEFT, owners.RIGHT)(4), rg.Labels)
+    assert isinstance(rg.ClippedDistance((owners.LEFT, owners.RIGHT))(4), rg.Labels)

@@ -156,9 +156,7 @@ class Problem:
     def learned(self):
         """All that has a gradient."""
         score = self.options.get("score")
-        parts = [self.rows, self.tables, self.mask, self.by_row, getattr(score, "weight", None)]
-        module = rg.score.module_of(score)
-        parts += [] if module is None else module.parameters()
+        parts = [self.rows, self.tables, self.mask, self.by_row, *rg.score.compatibility(score).tensors()]
         parts += [self.options.get(name) for name in ("value_map", "content_bias", "position_bias")]
         return [x for x in torch.utils._pytree.tree_leaves(parts) if x is not None]
 

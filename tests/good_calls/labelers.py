@@ -33,7 +33,7 @@ def _of_two(call) -> Good:
 def _of_labels(call) -> Good:
     dense = rg.DenseLabels(torch.tensor([[0, 1, 1], [1, 0, -1], [0, 0, 1]]), 2)
     also = {**PAIRS, "labels": (), "mask": ("labels",)}
-    if call is rg.restrict:
+    if call is rg.labels.restrict:
         return Good(call, {"labels": rg.ClippedDistance(1)(3), "mask": dense}, also)
     return Good(lambda first, second: call(first, second), {"first": rg.ClippedDistance(1)(3), "second": dense}, also)
 
@@ -80,15 +80,15 @@ GOOD_CALLS = {
         {"graph": graph()},
         also={"graph": ("edge_type", "duplicates", "labels")},
     ),
-    "product": lambda: _of_labels(rg.product),
-    "total": lambda: _of_labels(rg.total),
-    "first_of": lambda: _of_labels(rg.first_of),
-    "restrict": lambda: _of_labels(rg.restrict),
+    "product": lambda: _of_labels(rg.labels.product),
+    "total": lambda: _of_labels(rg.labels.total),
+    "first_of": lambda: _of_labels(rg.labels.first_of),
+    "restrict": lambda: _of_labels(rg.labels.restrict),
     # Sequences and grids
-    "ClippedDistance": lambda: Good(rg.ClippedDistance, {"left": 2, "right": 1}),
+    "ClippedDistance": lambda: Good(rg.ClippedDistance, {"clip": (2, 1)}),
     "BucketedDistance": lambda: Good(
         rg.BucketedDistance,
-        {"num_buckets": 8, "max_distance": 20, "bidirectional": True, "rule": "t5"},
+        {"num_buckets": 8, "clip": 20, "bidirectional": True, "rule": "t5"},
         also={"num_buckets": ("max_distance",), "rule": ("num_buckets", "max_distance")},
     ),
     "BucketedDistance (iRPE)": lambda: Good(
@@ -118,7 +118,7 @@ GOOD_CALLS = {
         {"segments": torch.tensor([[0, 1, -1], [0, 0, 0]]), "k_segments": torch.tensor([[1, 0], [1, 1]])},
         also={"segments": ("k_segments",)},
     ),
-    "Grid": lambda: Good(rg.Grid, {"row_clip": 1, "col_clip": 2, "extra_tokens": 1, "beyond": "clip"}),
+    "Grid": lambda: Good(rg.Grid, {"clip": (1, 2), "extra_tokens": 1, "beyond": "clip"}),
     "BucketedGrid": lambda: Good(
         rg.labelers.BucketedGrid,
         {"rule": "product", "alpha": 1.9, "beta": 3.8, "gamma": 15.2, "extra_tokens": 1},
@@ -155,10 +155,10 @@ GOOD_CALLS = {
     "NodeType.__call__": lambda: _of_graph(rg.NodeType(2)),
     "VirtualNode": lambda: Good(rg.VirtualNode, {"node_type": 1}),
     "VirtualNode.__call__": lambda: _of_graph(rg.VirtualNode(1)),
-    "Degree": lambda: Good(rg.Degree, {"max_degree": 2, "direction": "in"}),
+    "Degree": lambda: Good(rg.Degree, {"clip": 2, "direction": "in"}),
     "Degree.__call__": lambda: _of_graph(rg.Degree(2)),
     "ShortestPath": lambda: Good(
-        rg.ShortestPath, {"max_distance": 2, "directed": False, "beyond": "clip", "unreachable": "label"}
+        rg.ShortestPath, {"clip": 2, "directed": False, "beyond": "clip", "unreachable": "label"}
     ),
     "ShortestPath.__call__": lambda: _of_graph(rg.ShortestPath(2)),
     "shortest_path_lengths": lambda: Good(
@@ -177,7 +177,7 @@ GOOD_CALLS = {
     "graphormer": lambda: Good(
         rg.labelers.graphormer,
         {
-            "max_distance": 2,
+            "clip": 2,
             "types": ["bond", "hop"],
             "max_path": 2,
             "beyond": "clip",
@@ -191,15 +191,15 @@ GOOD_CALLS = {
     "Reversed.__call__": lambda: _of_graph(rg.labelers.Reversed(rg.EdgeType(2))),
     "grpe": lambda: Good(
         rg.labelers.grpe,
-        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first", "task_node": 1},
+        {"clip": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first", "task_node": 1},
         accepts={"types": WORDS},
     ),
     "grpe (released)": lambda: Good(
-        rg.labelers.grpe, {"max_distance": 2, "types": 2, "released": True}, also={"released": ("duplicates",)}
+        rg.labelers.grpe, {"clip": 2, "types": 2, "released": True}, also={"released": ("duplicates",)}
     ),
     "ReleasedGRPE": lambda: Good(
         rg.labelers.ReleasedGRPE,
-        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "task_node": 1},
+        {"clip": 2, "types": ["bond", "hop"], "directed": False, "task_node": 1},
         accepts={"types": WORDS},
     ),
     "ReleasedGRPE.__call__": lambda: _of_graph(rg.labelers.ReleasedGRPE(2, 2, task_node=1)),
@@ -223,7 +223,7 @@ GOOD_CALLS = {
         rg.TreeRelation, {"kinds": ("parent", "child"), "default": "other", "forest": False}, also={"kinds": ("kind",)}
     ),
     "TreeRelation.__call__": lambda: _of_graph(rg.TreeRelation()),
-    "UpDown": lambda: Good(rg.UpDown, {"max_up": 2, "max_down": 1, "forest": False}),
+    "UpDown": lambda: Good(rg.UpDown, {"clip": (2, 1), "forest": False}),
     "UpDown.__call__": lambda: _of_graph(rg.UpDown(2)),
     "AncestorDistance": lambda: Good(rg.AncestorDistance, {"clip": 2, "default": "other", "forest": False}),
     "AncestorDistance.__call__": lambda: _of_graph(rg.AncestorDistance(2)),

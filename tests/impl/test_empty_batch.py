@@ -66,7 +66,7 @@ def test_labels_of_no_rows(labels):
     assert labels.to("cpu") == labels
     parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
     assert 0 in [part.to_dense()[0].shape[0] for part in parts]
-    for combine in (rg.product, rg.first_of, rg.restrict):
+    for combine in (rg.labels.product, rg.labels.first_of, rg.labels.restrict):
         for part in parts:
             if part.batch_size == 0:
                 assert combine(distance(6), part).batch_size == combine(part, distance(6)).batch_size == 0

@@ -35,7 +35,7 @@ from relgraph.labels import DenseLabels, DistanceLabels, SumLabels, first_of, pr
 
 from .conformance import Case, LabelerSuite, before, parity
 
-A, B, C, W = ClippedDistance(2), ClippedDistance(1, 0), BucketedDistance(8, 12), Window(2)
+A, B, C, W = ClippedDistance(2), ClippedDistance((1, 0)), BucketedDistance(8, 12), Window(2)
 F = FromFunction(before, 2)
 SEGMENTS = torch.tensor([[0, 1, 1, 2], [2, 0, 0, 1]])
 PACKED = {"ptr": torch.tensor([0, 3, 7])}
@@ -129,7 +129,7 @@ def test_names_of_a_sum_and_a_restriction():
 
 
 def test_prints_as_an_expression():
-    assert repr(A * B + C) == "(ClippedDistance(2) * ClippedDistance(1, 0)) + BucketedDistance(8, 12)"
+    assert repr(A * B + C) == "(ClippedDistance(2) * ClippedDistance((1, 0))) + BucketedDistance(8, 12)"
     assert repr((A & W).dense()) == "(ClippedDistance(2) & Window(2)).dense()"
 
 
@@ -163,7 +163,7 @@ def test_equal_parts_under_other_operators_differ():
 def test_refuses_what_is_no_labeler(symbol, compose):
     with pytest.raises(TypeError, match=f"the operand of {symbol} must be a Labeler, got int"):
         compose(A, 3)
-    with pytest.raises(TypeError, match=f"{symbol} must be a Labeler, got DistanceLabels: labels compose by product"):
+    with pytest.raises(TypeError, match=f"{symbol} must be a Labeler, got DistanceLabels: compose labels with labels"):
         compose(A, B(3))
     with pytest.raises(TypeError, match="unsupported operand"):
         compose(3, A)

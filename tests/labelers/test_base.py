@@ -18,7 +18,7 @@ def test_check_operand():
     assert check_operand("*", labeler) is labeler
     with pytest.raises(TypeError, match=r"the operand of \* must be a Labeler, got NoneType"):
         check_operand("*", None)
-    with pytest.raises(TypeError, match="must be a Labeler, got DistanceLabels: labels compose by product, total"):
+    with pytest.raises(TypeError, match="must be a Labeler, got DistanceLabels: compose labels with labels"):
         check_operand("*", labeler(3))
 
 

@@ -48,9 +48,9 @@ def test_composes():
 
 
 def test_refuses_bad_input():
-    with pytest.raises(TypeError, match="max_degree must be an int, got str"):
+    with pytest.raises(TypeError, match="clip must be an int, got str"):
         Degree("2")
-    with pytest.raises(ValueError, match="max_degree must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="clip must be at least 0, got -1"):
         Degree(-1)
     with pytest.raises(ValueError, match="unknown direction 'up'"):
         Degree(1, "up")

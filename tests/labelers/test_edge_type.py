@@ -111,7 +111,7 @@ def test_priority_over_parallel_edges_says_how():
     with pytest.raises(NotImplementedError, match=says):
         (summed | rg.ShortestPath(2))(twice)
     with pytest.raises(NotImplementedError, match=says):
-        rg.first_of(EdgeType(2)(twice), rg.ShortestPath(2)(twice))
+        rg.labels.first_of(EdgeType(2)(twice), rg.ShortestPath(2)(twice))
     first = EdgeType(2, default="unlabeled", duplicates="first") | rg.ShortestPath(2)
     assert first(twice).to_dense()[0][0].tolist() == [[2, 3], [0, 2]]
     assert (summed + rg.ShortestPath(2))(twice).num_labels == (2, 4)

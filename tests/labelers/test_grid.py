@@ -16,10 +16,10 @@ from .conformance import Case, LabelerSuite
 class TestConformance(LabelerSuite):
     cases = (
         Case(Grid(1), (2, 3)),
-        Case(Grid(2, 0), (3, 1)),
-        Case(Grid(7, 7), (4, 4)),
+        Case(Grid((2, 0)), (3, 1)),
+        Case(Grid((7, 7)), (4, 4)),
         Case(Grid(0), (0, 3)),
-        Case(Grid(2, 1, extra_tokens=1), (2, 3)),
+        Case(Grid((2, 1), extra_tokens=1), (2, 3)),
         Case(Grid(1, extra_tokens=3), (0, 0)),
         Case(Grid(2, beyond="error"), (3, 2)),
         Case(GridRows(2), (3, 2)),
@@ -31,7 +31,7 @@ class TestConformance(LabelerSuite):
 
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 3), st.integers(0, 3))
 def test_against_a_loop(height, width, row_clip, col_clip):
-    grid = Grid(row_clip, col_clip)
+    grid = Grid((row_clip, col_clip))
     ids, attend = grid(height, width).to_dense()
     rows, _ = GridRows(row_clip)(height, width).to_dense()
     cols, _ = GridColumns(col_clip)(height, width).to_dense()
@@ -47,7 +47,7 @@ def test_against_a_loop(height, width, row_clip, col_clip):
 
 
 def test_one_table_is_the_product_of_rows_and_columns():
-    grid, composed = Grid(2, 1), GridRows(2) * GridColumns(1)
+    grid, composed = Grid((2, 1)), GridRows(2) * GridColumns(1)
     assert grid.num_labels == composed.num_labels == 15
     assert grid(3, 4) == composed(3, 4)
 
@@ -60,7 +60,7 @@ def test_two_tables_are_the_sum():
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 3))
 def test_extra_tokens_come_first_and_have_the_last_three_labels(height, width, extra):
-    grid, plain = Grid(1, 2, extra_tokens=extra), Grid(1, 2)
+    grid, plain = Grid((1, 2), extra_tokens=extra), Grid((1, 2))
     assert grid.names == (*plain.names, "extra→cell", "cell→extra", "extra→extra")
     ids = grid(height, width).to_dense()[0][0]
     assert torch.equal(ids[extra:, extra:], plain(height, width).to_dense()[0][0])
@@ -70,13 +70,13 @@ def test_extra_tokens_come_first_and_have_the_last_three_labels(height, width, e
 
 
 def test_every_difference_of_its_grid_has_its_own_label_where_farther_ones_are_refused():
-    grid = Grid(2, 3, beyond="error")
-    assert grid(3, 4) == Grid(2, 3)(3, 4)
+    grid = Grid((2, 3), beyond="error")
+    assert grid(3, 4) == Grid((2, 3))(3, 4)
     assert set(grid(3, 4).ids.flatten().tolist()) == set(range(35))
     assert grid(1, 1).ids.tolist() == [[[17]]]
     assert grid(0, 0).ids.shape == (1, 0, 0)
     with pytest.raises(
-        ValueError, match=r"height and width must be at most 2 rows apart for Grid\(2, 3, beyond='error'\)"
+        ValueError, match=r"height and width must be at most 2 rows apart for Grid\(\(2, 3\), beyond='error'\)"
     ):
         grid(4, 4)
     with pytest.raises(ValueError, match=r"height and width must be at most 3 columns apart .* got 4"):
@@ -93,10 +93,10 @@ def test_stores_the_smallest_type():
 
 
 def test_refuses_bad_settings():
-    with pytest.raises(TypeError, match="row_clip must be an int"):
+    with pytest.raises(TypeError, match="clip must be an int"):
         Grid(1.5)
-    with pytest.raises(ValueError, match="col_clip must be at least 0"):
-        Grid(1, -1)
+    with pytest.raises(ValueError, match=r"clip\[1\] must be at least 0"):
+        Grid((1, -1))
     with pytest.raises(TypeError, match="extra_tokens must be an int"):
         Grid(1, extra_tokens=True)
     with pytest.raises(ValueError, match="extra_tokens must be at least 0, got -1"):

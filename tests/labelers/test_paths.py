@@ -142,10 +142,10 @@ class TestShortestPathTypes:
     def test_labels_compose(self, graph):
         labels, paths = ShortestPathTypes(2, 3)(graph)
         near = ClippedDistance(1)(graph)
-        assert rg.total(labels, near).num_labels == (paths.shape[0], 3)
+        assert rg.labels.total(labels, near).num_labels == (paths.shape[0], 3)
         ids, attend = labels.to_dense()
         wanted = torch.where(attend & (ids < 0), near.to_dense()[0] + paths.shape[0], ids)
-        torch.testing.assert_close(rg.first_of(labels, near).to_dense()[0], wanted)
+        torch.testing.assert_close(rg.labels.first_of(labels, near).to_dense()[0], wanted)
 
     def test_refuses_bad_input(self):
         with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):

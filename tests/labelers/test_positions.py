@@ -15,7 +15,7 @@ from relgraph.labels import DenseLabels
 
 LABELERS = (
     ClippedDistance(3),
-    ClippedDistance(0, 2),
+    ClippedDistance((0, 2)),
     BucketedDistance(8, 12),
     BucketedDistance(8, 12, bidirectional=False),
     BucketedDistance(16, 20, rule="deberta"),
@@ -25,7 +25,7 @@ LABELERS = (
     ClippedDistance(2) & Window(3),
 )
 GRIDS = (
-    Grid(2, 1),
+    Grid((2, 1)),
     Grid(1, extra_tokens=2),
     GridRows(2),
     GridColumns(1),
@@ -86,7 +86,7 @@ def test_all_cells_of_a_grid_give_its_labels(labeler):
 def test_scattered_cells_against_a_loop(data):
     place = st.tuples(st.integers(-9, 9), st.integers(-9, 9))
     query, key = data.draw(st.lists(place, max_size=4)), data.draw(st.lists(place, max_size=4))
-    grid = Grid(3, 1)
+    grid = Grid((3, 1))
     at = [torch.tensor(places, dtype=torch.int64).view(1, -1, 2) for places in (query, key)]
     ids = grid.at(*at).to_dense()[0]
     euclidean = BucketedGrid("euclidean").at(*at).to_dense()[0]
@@ -112,7 +112,7 @@ def test_boxes_of_a_page_are_a_sum():
     torch.manual_seed(0)
     position, boxes = torch.arange(7).expand(2, 7), torch.randint(0, 1000, (2, 7, 4))
     near, far = BucketedDistance(8, 20), BucketedDistance(16, 200)
-    labels = rg.total(near.at(position), far.at(boxes[..., 0]), far.at(boxes[..., 3]))
+    labels = rg.labels.total(near.at(position), far.at(boxes[..., 0]), far.at(boxes[..., 3]))
     tables = [torch.randn(2, rows, dtype=torch.float64) for rows in (8, 16, 16)]
     q, k, v = torch.randn(3, 2, 2, 7, 4, dtype=torch.float64)
     bias = torch.zeros(2, 2, 7, 7, dtype=torch.float64)
@@ -128,11 +128,14 @@ def test_boxes_of_a_page_are_a_sum():
 
 def test_composed_labelers_ask_their_parts():
     positions = torch.tensor([0, 4, 1])
-    product = ClippedDistance(1) * ClippedDistance(0, 2)
-    agree(product.at(positions), rg.product(ClippedDistance(1).at(positions), ClippedDistance(0, 2).at(positions)))
+    product = ClippedDistance(1) * ClippedDistance((0, 2))
+    agree(
+        product.at(positions),
+        rg.labels.product(ClippedDistance(1).at(positions), ClippedDistance((0, 2)).at(positions)),
+    )
     both = GridRows(1) + GridColumns(2)
     cells = torch.tensor([[0, 1], [5, 5]])
-    assert both.at(cells) == rg.total(GridRows(1).at(cells), GridColumns(2).at(cells))
+    assert both.at(cells) == rg.labels.total(GridRows(1).at(cells), GridColumns(2).at(cells))
     with pytest.raises(TypeError, match=r"every part must be a labeler by distance or of a grid .* got Segments"):
         (ClippedDistance(1) * rg.Segments(2)).at(positions)
 

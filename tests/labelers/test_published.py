@@ -62,7 +62,7 @@ def test_graphormer_gives_the_paper_s_bias(graph):
     labels = rg.labelers.graphormer(4, types, max_path=hops)(graph)
     got = rg.relation_attention(q, k, v, labels, bias_table=(distance, *per_hop))
     path, paths = ShortestPathTypes(hops, types, directed=True)(graph)
-    tied = rg.total(ShortestPath(4, directed=True)(graph), path)
+    tied = rg.labels.total(ShortestPath(4, directed=True)(graph), path)
     bank = MeanOverHops(weights)
     torch.testing.assert_close(rg.relation_attention(q, k, v, tied, bias_table=(distance, bank(paths))), got)
 

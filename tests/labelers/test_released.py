@@ -123,9 +123,9 @@ def test_refuses_bad_settings():
         grpe(2, 2, released=True, duplicates="first")
     with pytest.raises(TypeError, match="released must be a bool"):
         grpe(2, 2, released=1)
-    with pytest.raises(ValueError, match="max_distance must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="clip must be at least 1, got 0"):
         ReleasedGRPE(0, 2)
-    with pytest.raises(ValueError, match="max_distance must make at most 1,048,576 labels, got 1000000003"):
+    with pytest.raises(ValueError, match="clip must make at most 1,048,576 labels, got 1000000003"):
         ReleasedGRPE(10**9, 2)
     with pytest.raises(ValueError, match="types must make at most 1,048,576 labels, got 1048580"):
         ReleasedGRPE(1, 2**20)

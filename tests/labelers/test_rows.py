@@ -7,8 +7,9 @@ import torch
 
 import relgraph as rg
 from relgraph.labelers import BucketedDistance, BucketedGrid, ClippedDistance, Grid, GridColumns, GridRows, Window
+from relgraph.labelers.base import two_clips
 
-FLIPPED = (ClippedDistance(3), ClippedDistance(4, 1), ClippedDistance(0, 2), ClippedDistance(0))
+FLIPPED = (ClippedDistance(3), ClippedDistance((4, 1)), ClippedDistance((0, 2)), ClippedDistance(0))
 
 
 def attention(labeler, q_len, table, **options):
@@ -23,13 +24,14 @@ def test_a_flipped_table_gives_the_scores_of_the_other_code(labeler):
     theirs = torch.randn(labeler.num_labels, 4, dtype=torch.float64)
     got, (q, k, v) = attention(labeler, 9, labeler.rows_from(theirs))
     at = torch.arange(9)
-    picked = theirs[(at[:, None] - at).clamp(-labeler.right, labeler.left) + labeler.right]  # [N, N, D] by i - j
+    left, right = two_clips(labeler.clip)
+    picked = theirs[(at[:, None] - at).clamp(-right, left) + right]  # [N, N, D] by i - j
     scores = (q @ k.mT + torch.einsum("bhid,ijd->bhij", q, picked)) / 2
     torch.testing.assert_close(got, scores.softmax(-1) @ v)
 
 
 @pytest.mark.parametrize(
-    "labeler", [*FLIPPED, Grid(2, 1), Grid(1, extra_tokens=1), GridRows(2), GridColumns(1)], ids=repr
+    "labeler", [*FLIPPED, Grid((2, 1)), Grid(1, extra_tokens=1), GridRows(2), GridColumns(1)], ids=repr
 )
 def test_key_query_is_the_identity_and_twice_leads_back(labeler):
     table = torch.randn(labeler.num_labels, 3)
@@ -102,7 +104,7 @@ def test_a_swin_or_beit_table(extra):
         whole[0, 0] = count + 2
         whole[1:, 1:] = index
         index, count = whole, count + 3
-    labeler = Grid(height - 1, width - 1, extra_tokens=extra, beyond="error")
+    labeler = Grid((height - 1, width - 1), extra_tokens=extra, beyond="error")
     assert labeler.num_labels == count
     table = torch.randn(count, 2)
     assert torch.equal(labeler.rows_from(table)[labeler(height, width).to_dense()[0][0]], table[index])

@@ -312,11 +312,11 @@ def test_composes_with_other_labels():
     labeler, batch = SchemaRelations(), [SMALL, EVERYTHING]
     lengths = [len(schema) for schema in batch]
     distance = rg.ClippedDistance(1)
-    alone = rg.product(labeler(SMALL), distance(len(SMALL)))
+    alone = rg.labels.product(labeler(SMALL), distance(len(SMALL)))
     assert alone.num_labels == 51 * 3
     assert torch.equal(alone.to_dense()[0] // 3, labeler(SMALL).to_dense()[0])
     ptr = torch.tensor([0, *lengths]).cumsum(0)
-    both = rg.total(labeler(batch), distance(sum(lengths), ptr=ptr))
+    both = rg.labels.total(labeler(batch), distance(sum(lengths), ptr=ptr))
     assert both.num_labels == (51, 3)
     assert torch.equal(both.parts[0].k_ptr, ptr)
     layer = rg.RelationAttention(8, 2, labeler=labeler)

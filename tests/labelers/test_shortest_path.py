@@ -124,9 +124,9 @@ def test_composes(graph):
 
 
 def test_refuses_bad_input():
-    with pytest.raises(TypeError, match="max_distance must be an int, got float"):
+    with pytest.raises(TypeError, match="clip must be an int, got float"):
         ShortestPath(1.0)
-    with pytest.raises(ValueError, match="max_distance must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="clip must be at least 0, got -1"):
         ShortestPath(-1)
     with pytest.raises(TypeError, match="directed must be a bool, got int"):
         ShortestPath(1, directed=1)

@@ -33,8 +33,8 @@ class TestConformance(LabelerSuite):
         Case(TreeRelation((), default="unlabeled", forest=True), (PACKED_FOREST,)),
         Case(TreeRelation(("self",)), (EMPTY,)),
         Case(UpDown(2), (PACKED,)),
-        Case(UpDown(0, 3), (ONE,)),
-        Case(UpDown(1, 0, forest=True), (PACKED_FOREST,)),
+        Case(UpDown((0, 3)), (ONE,)),
+        Case(UpDown((1, 0), forest=True), (PACKED_FOREST,)),
         Case(TreeRelation(default="unlabeled") | ClippedDistance(2), (PACKED,)),
         Case(UpDown(1) * ClippedDistance(2), (TREE,)),
         Case(UpDown(1) * ClippedDistance(2), (PACKED,)),
@@ -67,12 +67,12 @@ def test_steps_against_networkx(graph):
         pair: "unconnected" if steps is None else f"↑{min(steps[0], 2)}↓{min(steps[1], 1)}"
         for pair, steps in known(graph).items()
     }
-    assert named(UpDown(2, 1, forest=True), graph) == wanted
+    assert named(UpDown((2, 1), forest=True), graph) == wanted
 
 
 @given(batches())
 def test_a_graph_in_a_batch_gets_what_it_gets_alone(graphs):
-    for labeler in (TreeRelation(), TreeRelation(["parent"], default=None), UpDown(1, 2)):
+    for labeler in (TreeRelation(), TreeRelation(["parent"], default=None), UpDown((1, 2))):
         same_alone_and_packed(labeler, graphs)
 
 
@@ -109,9 +109,9 @@ def test_refuses_bad_input():
         TreeRelation(default="none")
     with pytest.raises(TypeError, match="forest must be a bool"):
         TreeRelation(forest=1)
-    with pytest.raises(TypeError, match="max_up must be an int"):
+    with pytest.raises(TypeError, match="clip must be an int"):
         UpDown(1.0)
-    with pytest.raises(ValueError, match="max_down must be at least 0, got -1"):
-        UpDown(1, -1)
+    with pytest.raises(ValueError, match=r"clip\[1\] must be at least 0, got -1"):
+        UpDown((1, -1))
     with pytest.raises(TypeError, match="forest must be a bool"):
         UpDown(1, forest=None)

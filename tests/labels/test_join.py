@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relgraph.labelers import Window
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, first_of, product, restrict
+from relgraph.labels import (
+    BlockLabels,
+    DenseLabels,
+    DistanceLabels,
+    EdgeLabels,
+    Labels,
+    first_of,
+    product,
+    restrict,
+    total,
+)
 from tests.labelers.zoo import PACKED, PADDED, codes, loop, make, one, packed_setting, padded_setting
 
 RULES = {"product": product, "first_of": first_of, "restrict": restrict}
@@ -185,3 +195,10 @@ class TestParallel:
         packed = edges(self.listed, self.ids, 3, ptr=torch.tensor([0, 4]))
         with pytest.raises(NotImplementedError, match=r"product \(a \* b\): parallel edges .* with BlockLabels here"):
             product(packed, BlockLabels(torch.zeros(16, dtype=torch.int64), 1, torch.tensor([0, 4])))
+
+
+def test_operators():
+    a, b = DistanceLabels(3, lookup=[0, 1, -1], left=1), DenseLabels(torch.tensor([[0, 1, -1]] * 3), 2)
+    assert a * b == product(a, b) and a | b == first_of(a, b) and a & b == restrict(a, b) and a + b == total(a, b)
+    with pytest.raises(TypeError, match="must be Labels, got int"):
+        _ = a + 3

@@ -23,7 +23,7 @@ FAR, NEAR = ClippedDistance(1), rg.labelers.FromFunction(lambda i, j: (i + j) % 
         lambda labels: labels.to("cpu"),
         copy.deepcopy,
         lambda labels: pickle.loads(pickle.dumps(labels)),
-        lambda labels: rg.restrict(labels, Window(2)(4)),
+        lambda labels: rg.labels.restrict(labels, Window(2)(4)),
     ],
 )
 def test_kept_by_what_is_derived(derive):
@@ -36,7 +36,7 @@ def test_one_tuple_for_all():
 
 
 def test_of_sums_and_products():
-    assert rg.total(FAR(4), NEAR(4)).names == (FAR.names, NEAR.names)
+    assert rg.labels.total(FAR(4), NEAR(4)).names == (FAR.names, NEAR.names)
     assert (FAR + NEAR)(4).names == (FAR.names, NEAR.names)
     product = Segments(2) * FAR
     assert product(torch.zeros(1, 4, dtype=torch.long)).names == product.names

@@ -497,7 +497,9 @@ class TestLabeler:
         layer = self.layer(rg.Segments(3))
         close(layer(x, labels=segments), layer(x, labels=layer.labeler(segments)))
         both = self.layer(rg.Segments(3) + ClippedDistance(2), per_head=True)
-        close(both(x, labels=segments), both(x, labels=rg.total(rg.Segments(3)(segments), ClippedDistance(2)(7))))
+        close(
+            both(x, labels=segments), both(x, labels=rg.labels.total(rg.Segments(3)(segments), ClippedDistance(2)(7)))
+        )
         with pytest.raises(TypeError, match=r"labels must be Labels, or what ClippedDistance\(2\) reads, got Tensor"):
             self.layer()(x, labels=segments)
         with pytest.raises(

@@ -118,7 +118,7 @@ class TestPieces:
 
 
 def product(n):
-    return rg.product(LABELER(n), DenseLabels(torch.randint(-1, 3, (n, n)), 3))
+    return rg.labels.product(LABELER(n), DenseLabels(torch.randint(-1, 3, (n, n)), 3))
 
 
 OTHERS = ("packed", "cross", "before", "per row", "scalar tensor", "block", "dense", "none")

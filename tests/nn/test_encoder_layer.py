@@ -188,7 +188,7 @@ class TestLabels:
         assert (out.shape, out.device.type) == ((2, 6, 12), "meta")
 
     def test_a_sum(self):
-        labeler = LABELER + ClippedDistance(1, 0)
+        labeler = LABELER + ClippedDistance((1, 0))
         layer, x = make(labeler=labeler), torch.randn(2, 6, 12, dtype=F64)
         assert layer.self_attn.tables.num_labels == (5, 2)
         close(layer(x), layer(x, labels=labeler(6)))

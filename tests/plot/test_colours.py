@@ -54,7 +54,7 @@ def test_distances_diverge_from_zero():
 
 
 def test_both_sides_of_zero_share_a_scale():
-    got = of(rg.ClippedDistance(1, 3).names)
+    got = of(rg.ClippedDistance((1, 3)).names)
     np.testing.assert_allclose(got.colours[0], colormaps["RdYlBu_r"](0.5 - 0.44 / 3))
     np.testing.assert_allclose(got.colours[4], colormaps["RdYlBu_r"](0.94))
 

@@ -59,7 +59,7 @@ def test_a_part_of_a_sum_in_any_row_of_its_batch():
     ax = rg.plot.label_matrix(labeler(3), labeler.names, part=1)
     assert image(ax).tolist() == [[2, 3, 4], [1, 2, 3], [0, 1, 2]]
     assert legend(ax) == ["-2", "-1", "0", "1", "2"]
-    both = rg.total(rg.ClippedDistance(1)(2), rg.Segments(2)(torch.tensor([[0, 1], [1, 1]])))
+    both = rg.labels.total(rg.ClippedDistance(1)(2), rg.Segments(2)(torch.tensor([[0, 1], [1, 1]])))
     assert image(rg.plot.label_matrix(both, part=0, batch=1)).tolist() == [[1, 2], [0, 1]]
 
 

@@ -20,7 +20,7 @@ from relgraph.call import Given
 from relgraph.call.operands import DEFAULTS, POSITIONAL, Options
 from relgraph.distributed.collectives import all_gather
 from relgraph.labels import Labels
-from relgraph.score import Additive, Bilinear, Named
+from relgraph.score import Compatibility, Named
 
 _WANTED = {"need_weights": False, "need_label_mass": False}
 _ELSEWHERE = {"labels", "edge_attr", "edge_key", "edge_value"}
@@ -64,10 +64,8 @@ def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> s
         return f"({', '.join(described(each, without=without) for each in x)})"
     if isinstance(x, Labels):
         return f"{type(x).__name__} [{x.q_len}, {x.k_len}] of {x.num_labels} labels"
-    if isinstance(x, Additive):
-        return f"Additive({described(x.weight)}, {described(x.activation)})"
-    if isinstance(x, Bilinear):
-        return f"Bilinear({described(x.weight)})"
+    if isinstance(x, Compatibility) and x.replaces_dot:
+        return f"{x!r} {described(x.weight)} {described(x.function)}"
     if isinstance(x, nn.Module):
         return " ".join([repr(x), *map(described, x.parameters())])
     if callable(x) and not isinstance(x, Named):

@@ -20,7 +20,7 @@ from relgraph.call import Answer, Given, accumulation_dtype, map_given
 from relgraph.distributed.collectives import Travel
 from relgraph.distributed.context.slices import Run, Whole, attend_part, positions_of, sees_nothing
 from relgraph.distributed.layout import Layout
-from relgraph.score import tensors_of, with_tensors
+from relgraph.score import compatibility
 
 
 class Ring(NamedTuple):
@@ -52,7 +52,7 @@ def attend(given: Given, ring: Ring) -> Answer:
     tensors: list[Tensor] = []
     # without its tensors, which autograd keeps
     frame = map_given(given, lambda _, x: tensors.append(x) or _PLACE)
-    output, lse, *mass = _RingAttention.apply(ring, frame, *tensors, *tensors_of(given.get("score")))
+    output, lse, *mass = _RingAttention.apply(ring, frame, *tensors, *compatibility(given.get("score")).tensors())
     return Answer(output, lse, tuple(mass) if given.get("need_label_mass") else None)
 
 
@@ -64,7 +64,7 @@ def _filled(frame: Given, tensors: Sequence[Tensor]) -> dict[str, Any]:
     """The arguments with these tensors in their places, and then those of the score."""
     rest = iter(tensors)
     found = map_given(frame, lambda *_: next(rest))
-    return {**found, "score": with_tensors(frame.get("score"), list(rest))}
+    return {**found, "score": compatibility(frame.get("score")).with_tensors(list(rest))}
 
 
 class _Merged:

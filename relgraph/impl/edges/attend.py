@@ -133,7 +133,7 @@ class _Work:
                 summed = summed + rows[:, self.at_row[at]]
             if vectors is not None and maps is not None:
                 summed = summed + vectors[:, at] @ maps
-            return (score._act(summed) @ weight).squeeze(-1) * self.call.scale
+            return (score.act(summed) @ weight).squeeze(-1) * self.call.scale
 
         step = max(run_numbers(self.query.device, self.query.dtype) // max(lanes * self.query.shape[-1], 1), 1)
         # without pairs there is one empty run, so that parameters get zeros: DistributedDataParallel waits for all

@@ -54,9 +54,9 @@ def from_fairseq2(
         >>> state["self_attn.sdpa.rel_k_embed.weight"] = torch.randn(6, 4)                      # 4 heads
         >>> layer, labeler = rg.interop.checkpoints.from_fairseq2(state, left=4, right=1, prefix="self_attn.")
         >>> labeler, layer(torch.randn(1, 5, 16), labels=labeler(5)).shape
-        (ClippedDistance(4, 1), torch.Size([1, 5, 16]))
+        (ClippedDistance((4, 1)), torch.Size([1, 5, 16]))
     """
-    labeler = ClippedDistance(left, right)
+    labeler = ClippedDistance((left, right))
     entries = Entries(state, prefix, leave_out)
     if _MAPS[0] + ".weight" not in entries:
         raise entries.neither("an attention, with 'q_proj.weight'")

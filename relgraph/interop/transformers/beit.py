@@ -76,7 +76,7 @@ class BiasMixin:
                 f"got {dim_size}"
             )
         old_height, old_width = (2 * length - 1 for length in self.window_size)
-        labeler = Grid(height - 1, width - 1, extra_tokens=1)
+        labeler = Grid((height - 1, width - 1), extra_tokens=1)
         table = self.relative_position_bias_table
         # width before height, as their code has it: on a grid that is not square it mixes the two
         cells = table[:-3].unflatten(0, (old_width, old_height))
@@ -171,7 +171,7 @@ def convert(module: Any, holder: Any) -> tuple[RelationAttention, Grid]:
     """A layer for the grid that the tables were made for; see :func:`relgraph.interop.transformers.convert`."""
     makers = _makers(module, holder)
     height, width = makers[0].window_size
-    labeler = Grid(height - 1, width - 1, extra_tokens=1, beyond="error")
+    labeler = Grid((height - 1, width - 1), extra_tokens=1, beyond="error")
     tables = [BiasMixin.forward(maker, (height, width)).table for maker in makers]
     layer = layer_of(
         *projections_of(module), {"bias": sum(tables[1:], tables[0])}, labeler, heads=module.num_attention_heads,

@@ -32,7 +32,7 @@ from relgraph.nn import RelationAttention
 
 def labeler_of(module: Any) -> ClippedDistance:
     """The distances of a module with a key table (``relative_key``)."""
-    return ClippedDistance(module.left_max_position_embeddings, module.right_max_position_embeddings)
+    return ClippedDistance((module.left_max_position_embeddings, module.right_max_position_embeddings))
 
 
 class ConformerMixin:

@@ -238,7 +238,7 @@ def _public_labeler_of(module: Any) -> BucketedDistance | ClippedDistance:
     buckets, most = getattr(module, "position_buckets", -1), module.max_relative_positions
     if buckets > 0:
         return BucketedDistance(2 * buckets, most, rule="deberta")
-    return ClippedDistance(most - 1, most)  # i − j from −most to most − 1
+    return ClippedDistance((most - 1, most))  # i − j from −most to most − 1
 
 
 def _inputs_v1(module: Any) -> list[Linear]:

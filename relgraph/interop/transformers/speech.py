@@ -183,7 +183,7 @@ class SpeechT5Mixin:
 
 def speecht5_labeler(rows: int) -> ClippedDistance:
     """The distances of a SpeechT5 table of 2m rows, which count i − j from −m to m − 1."""
-    return ClippedDistance(rows // 2 - 1, rows // 2)
+    return ClippedDistance((rows // 2 - 1, rows // 2))
 
 
 class WavLMMixin:

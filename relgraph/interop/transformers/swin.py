@@ -178,7 +178,7 @@ def _attended(
             f"hidden_states must have {height * width} positions, those of a window {height} × {width}, "
             f"got {query.shape[2]}: the image has fewer cells than a window"
         )
-    labeler = Grid(height - 1, width - 1)
+    labeler = Grid((height - 1, width - 1))
     if mask is not None:
         images = query.shape[0] // mask.shape[0]
         mask = mask.expand(images, *mask.shape).flatten(0, 1)[:, None]
@@ -192,7 +192,7 @@ def convert(module: Any) -> tuple[RelationAttention, Grid]:
     """A layer for windows; see :func:`relgraph.interop.transformers.convert`."""
     holder = getattr(module, "relative_position_bias", module)  # from 5.0 on Swin has a module for its table
     height, width = holder.window_size
-    labeler = Grid(height - 1, width - 1, beyond="error")
+    labeler = Grid((height - 1, width - 1), beyond="error")
     table = labeler.rows_from(holder.relative_position_bias_table, "query-key").t()
     layer = layer_of(
         *projections_of(module), {"bias": table}, labeler, heads=module.num_attention_heads, dropout=dropout_of(module)

@@ -18,13 +18,13 @@ DIRECTIONS = ("in", "out", "both")
 @final
 @dataclass(frozen=True, repr=False)
 class Degree(AllPairsLabeler):
-    """One label for each pair of degrees, clipped: ``degree_i * (max_degree + 1) + degree_j``, the query's first.
+    """One label for each pair of degrees, clipped: ``degree_i * (clip + 1) + degree_j``, the query's first.
 
     A node's degree is its number of edges. A name reads query→key: ``"1→>=4"`` for a query with one edge that looks at
     a key with four or more. (Edges lead the other way, from key to query.) The ids are written out.
 
     Args:
-        max_degree: the largest degree with its own labels, from 0; larger degrees count as this one.
+        clip: the largest degree with its own labels, from 0; larger degrees count as this one.
         direction: which edges of a node count: ``"in"`` those whose target (query) it is, ``"out"`` those whose source
             (key) it is, or ``"both"``. All parallel edges count, and a self-loop counts once in and once out.
 
@@ -41,28 +41,28 @@ class Degree(AllPairsLabeler):
                  [2, 3, 3]]])
     """
 
-    max_degree: int
+    clip: int
     direction: str = "in"
 
     def __post_init__(self) -> None:
-        check.integer("max_degree", self.max_degree, minimum=0)
-        check.most_labels("max_degree", self.num_labels)
+        check.integer("clip", self.clip, minimum=0)
+        check.most_labels("clip", self.num_labels)
         check.choice("direction", self.direction, DIRECTIONS)
 
     @property
     def num_labels(self) -> int:
-        """``(max_degree + 1)²``."""
-        return (self.max_degree + 1) ** 2
+        """``(clip + 1)²``."""
+        return (self.clip + 1) ** 2
 
     @property
     def names(self) -> tuple[str, ...]:
         """``"query's degree→key's degree"``; the largest as ``">=4"``."""
-        degrees = (*map(str, range(self.max_degree)), f">={self.max_degree}")
+        degrees = (*map(str, range(self.clip)), f">={self.clip}")
         return tuple(f"{query}→{key}" for query in degrees for key in degrees)
 
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
         source, target = graph.edge_index
         ends = {"in": target, "out": source, "both": graph.edge_index.flatten()}[self.direction]
-        degree = torch.bincount(ends, minlength=graph.num_nodes).clamp(max=self.max_degree)
+        degree = torch.bincount(ends, minlength=graph.num_nodes).clamp(max=self.clip)
         query, key = graph.pairs()
-        return label_pairs(graph, degree[query] * (self.max_degree + 1) + degree[key], self.num_labels)
+        return label_pairs(graph, degree[query] * (self.clip + 1) + degree[key], self.num_labels)

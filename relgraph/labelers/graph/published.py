@@ -20,7 +20,7 @@ STARTS = ("key", "query")
 
 
 def graphormer(
-    max_distance: int,
+    clip: int,
     types: int | Sequence[str],
     *,
     max_path: int = 5,
@@ -31,7 +31,7 @@ def graphormer(
 ) -> Sum:
     """Graphormer's labels: the distance along edges, and the types of the edges on the way, hop by hop.
 
-    ``ShortestPath(max_distance, directed=True) + PathEdges(max_path, types, directed=True)``. Paths lead from the key
+    ``ShortestPath(clip, directed=True) + PathEdges(max_path, types, directed=True)``. Paths lead from the key
     to the query along the edges.
 
     The paper adds only a bias, one scalar per head: use tables of the kind ``"bias"``, ``per_head=True``. Its edge term
@@ -48,10 +48,10 @@ def graphormer(
     Source: Ying et al. 2021, sections 3.1.2 and 3.1.3, and the code released with it.
 
     Args:
-        max_distance: the largest distance with its own label; unreachable pairs share another label.
+        clip: the largest distance with its own label; unreachable pairs share another label.
         types: the names of the edge types, or how many there are.
         max_path: how many edges of a path count, from the query on.
-        beyond: what pairs farther than ``max_distance`` do, as in :class:`~relgraph.ShortestPath`: ``"clip"``,
+        beyond: what pairs farther than ``clip`` do, as in :class:`~relgraph.ShortestPath`: ``"clip"``,
             ``"label"`` or ``"unreachable"``.
         unreachable: what pairs without a path do, as in :class:`~relgraph.ShortestPath`: ``"label"``, ``"unlabeled"``
             or None.
@@ -60,7 +60,7 @@ def graphormer(
         start: where paths begin, ``"key"`` or ``"query"``; their edges lead from there to the other end.
 
     Returns:
-        A labeler of a sum of ``1 + max_path`` parts, distances named ``"0"`` to ``f">={max_distance}"`` and
+        A labeler of a sum of ``1 + max_path`` parts, distances named ``"0"`` to ``f">={clip}"`` and
         ``"unreachable"``, then for each hop ``"hop 1 of 2: single"`` and so on.
 
     Raises:
@@ -77,7 +77,7 @@ def graphormer(
         [[4, 22], [4, 4], [4, 2]]
     """
     check.choice("start", start, STARTS)
-    distance: Labeler = ShortestPath(max_distance, directed=True, beyond=beyond, unreachable=unreachable)
+    distance: Labeler = ShortestPath(clip, directed=True, beyond=beyond, unreachable=unreachable)
     edges: Labeler = PathEdges(max_path, types, directed=True)
     if start == "query":
         distance, edges = Reversed(distance), Reversed(edges)
@@ -89,7 +89,7 @@ def graphormer(
 
 @overload
 def grpe(
-    max_distance: int,
+    clip: int,
     types: int | Sequence[str],
     *,
     directed: bool = False,
@@ -101,7 +101,7 @@ def grpe(
 
 @overload
 def grpe(
-    max_distance: int,
+    clip: int,
     types: int | Sequence[str],
     *,
     directed: bool = False,
@@ -112,7 +112,7 @@ def grpe(
 
 
 def grpe(
-    max_distance: int,
+    clip: int,
     types: int | Sequence[str],
     *,
     directed: bool = False,
@@ -130,7 +130,7 @@ def grpe(
     Source: Park et al. 2022 (GRPE).
 
     Args:
-        max_distance: the largest distance with its own label; unreachable pairs share another label.
+        clip: the largest distance with its own label; unreachable pairs share another label.
         types: the names of the edge types, or how many there are. Edges count from source (key) to target (query).
         directed: whether paths follow edges only from source to target; if False, both ways.
         duplicates: what to do with parallel edges (see :class:`~relgraph.EdgeType`). A self-loop is parallel to
@@ -141,7 +141,7 @@ def grpe(
         released: whether to give the labels of the released code, with its ids.
 
     Returns:
-        A labeler of a sum of two parts, distances named ``"0"`` to ``f">={max_distance}"`` and ``"unreachable"``, then
+        A labeler of a sum of two parts, distances named ``"0"`` to ``f">={clip}"`` and ``"unreachable"``, then
         the types, ``"self"`` and ``"none"``.
 
     Raises:
@@ -166,8 +166,8 @@ def grpe(
                 "duplicates must be left out with released=True, where the last of several edges counts, "
                 f"got {duplicates!r}"
             )
-        return ReleasedGRPE(max_distance, types, directed=directed, task_node=task_node)
-    distance: Labeler = ShortestPath(max_distance, directed=directed)
+        return ReleasedGRPE(clip, types, directed=directed, task_node=task_node)
+    distance: Labeler = ShortestPath(clip, directed=directed)
     edges: Labeler = EdgeType(types, self_loop=True, default="none", duplicates=duplicates)
     if task_node is not None:
         check.integer("task_node", task_node, minimum=0)

@@ -24,7 +24,7 @@ from relgraph.labels import SumLabels
 class ReleasedGRPE(Labeler):
     """GRPE's two channels with the ids of its released code, so that its tables load unchanged.
 
-    - Distances: 0 to ``max_distance``, which holds all farther pairs, then ``task`` and ``unreachable``: the rows of
+    - Distances: 0 to ``clip``, which holds all farther pairs, then ``task`` and ``unreachable``: the rows of
       ``query_hop_emb``, ``key_hop_emb`` and ``value_hop_emb``.
     - Edges: the types, then ``unused``, ``task``, ``self`` and ``none``: the rows of ``query_edge_emb`` and so on. No
       pair has ``self``: that code writes ``none`` over it, like over all pairs that are not one hop apart.
@@ -39,7 +39,7 @@ class ReleasedGRPE(Labeler):
     Source: the code released with Park et al. 2022 (GRPE).
 
     Args:
-        max_distance: the largest distance with its own label, at least 1; ``max_hop`` in that code.
+        clip: the largest distance with its own label, at least 1; ``max_hop`` in that code.
         types: the names of the edge types, or how many there are; ``num_edge_type`` in that code.
         directed: whether paths follow edges only from source (query) to target (key); if False, both ways.
         task_node: the type of the task token in ``graph.node_type``, a node without edges; None if there is none.
@@ -58,37 +58,37 @@ class ReleasedGRPE(Labeler):
         [[[[0, 1, 3], [1, 0, 3], [3, 3, 0]]], [[[5, 1, 3], [5, 5, 3], [3, 3, 5]]]]
     """
 
-    max_distance: int
+    clip: int
     types: tuple[str, ...]
     directed: bool
     task_node: int | None
 
     def __init__(
         self,
-        max_distance: int,
+        clip: int,
         types: int | Sequence[str],
         *,
         directed: bool = False,
         task_node: int | None = None,
     ) -> None:
-        check.integer("max_distance", max_distance, minimum=1)
-        check.most_labels("max_distance", max_distance + 3)
+        check.integer("clip", clip, minimum=1)
+        check.most_labels("clip", clip + 3)
         names = type_names("types", types)
         check.most_labels("types", len(names) + 4)
         check.boolean("directed", directed)
         if task_node is not None:
             check.integer("task_node", task_node, minimum=0)
-        self._set(max_distance=max_distance, types=names, directed=directed, task_node=task_node)
+        self._set(clip=clip, types=names, directed=directed, task_node=task_node)
 
     @property
     def num_labels(self) -> tuple[int, int]:
-        """``max_distance + 3`` distances and ``len(types) + 4`` types of edges."""
-        return self.max_distance + 3, len(self.types) + 4
+        """``clip + 3`` distances and ``len(types) + 4`` types of edges."""
+        return self.clip + 3, len(self.types) + 4
 
     @property
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The distances and ``"unreachable"``; the types, ``"self"`` and ``"none"``; ``"task"`` in both."""
-        distances = (*map(str, range(self.max_distance)), f">={self.max_distance}", "task", "unreachable")
+        distances = (*map(str, range(self.clip)), f">={self.clip}", "task", "unreachable")
         return distances, distinct((*self.types, "unused", "task", "self", "none"))
 
     _why_never_unlabeled = why_all_labeled
@@ -109,13 +109,13 @@ class ReleasedGRPE(Labeler):
         check_pairs(check_graph(graph))
         flipped = graph.with_edges(graph.edge_index.flip(0), graph.edge_type)
         lengths = shortest_path_lengths(flipped, directed=self.directed).long()
-        hops = lengths.clamp(max=self.max_distance).masked_fill(lengths < 0, self.max_distance + 2)
+        hops = lengths.clamp(max=self.clip).masked_fill(lengths < 0, self.clip + 2)
         edges = self._edge_ids(graph, lengths.shape[0])
         if self.task_node is not None:
             query, key = graph.pairs()
             is_task = node_types(graph) == self.task_node
             with_task = (is_task[query] | is_task[key]) & (query != key)
-            hops = hops.masked_fill(with_task, self.max_distance + 1)
+            hops = hops.masked_fill(with_task, self.clip + 1)
             edges = edges.masked_fill(with_task, len(self.types) + 1)
         parts = zip((hops, edges), self.num_labels, strict=True)
         return SumLabels(*(label_pairs(graph, ids, number) for ids, number in parts))
@@ -134,4 +134,4 @@ class ReleasedGRPE(Labeler):
 
     def __repr__(self) -> str:
         options = unusual(self, directed=False, task_node=None)
-        return f"ReleasedGRPE({self.max_distance}, {types_argument(self.types)}{options})"
+        return f"ReleasedGRPE({self.clip}, {types_argument(self.types)}{options})"

@@ -29,9 +29,9 @@ class ShortestPath(AllPairsLabeler):
     Source: Ying et al. 2021 (Graphormer), section 3.1.2.
 
     Args:
-        max_distance: the largest distance with its own label, in hops from 0.
+        clip: the largest distance with its own label, in hops from 0.
         directed: whether paths follow edges only from source (key) to target (query); if False, both ways.
-        beyond: what pairs farther than ``max_distance`` do. ``"clip"``: they count as ``max_distance``. ``"label"``:
+        beyond: what pairs farther than ``clip`` do. ``"clip"``: they count as ``clip``. ``"label"``:
             they share another label. ``"unreachable"``: they count as unreachable, so the search can stop early.
         unreachable: what pairs without a path do. ``"label"``: they share a label. ``"unlabeled"``: they attend without
             one. None: they do not attend.
@@ -49,15 +49,15 @@ class ShortestPath(AllPairsLabeler):
                  [2, 1, 0]]])
     """
 
-    max_distance: int
+    clip: int
     _: KW_ONLY
     directed: bool = False
     beyond: str = "clip"
     unreachable: str | None = "label"
 
     def __post_init__(self) -> None:
-        check.integer("max_distance", self.max_distance, minimum=0)
-        check.most_labels("max_distance", self.max_distance + 3)
+        check.integer("clip", self.clip, minimum=0)
+        check.most_labels("clip", self.clip + 3)
         check.boolean("directed", self.directed)
         check.choice("beyond", self.beyond, BEYOND)
         if self.unreachable is not None:
@@ -65,26 +65,26 @@ class ShortestPath(AllPairsLabeler):
 
     @property
     def num_labels(self) -> int:
-        """The distances from 0 to ``max_distance``, and one each for pairs beyond and for unreachable pairs."""
-        return self.max_distance + 1 + (self.beyond == "label") + (self.unreachable == "label")
+        """The distances from 0 to ``clip``, and one each for pairs beyond and for unreachable pairs."""
+        return self.clip + 1 + (self.beyond == "label") + (self.unreachable == "label")
 
     @property
     def names(self) -> tuple[str, ...]:
         """The distances, the last as ``">=4"`` if clipped; ``">4"``; ``"unreachable"``."""
-        last = f">={self.max_distance}" if self.beyond == "clip" else str(self.max_distance)
-        beyond = [f">{self.max_distance}"] if self.beyond == "label" else []
+        last = f">={self.clip}" if self.beyond == "clip" else str(self.clip)
+        beyond = [f">{self.clip}"] if self.beyond == "label" else []
         unreachable = ["unreachable"] if self.unreachable == "label" else []
-        return (*map(str, range(self.max_distance)), last, *beyond, *unreachable)
+        return (*map(str, range(self.clip)), last, *beyond, *unreachable)
 
     def _why_never_unlabeled(self) -> str | None:
         return None if self.unreachable == "unlabeled" else super()._why_never_unlabeled()
 
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
-        limit = self.max_distance if self.beyond == "unreachable" else None
+        limit = self.clip if self.beyond == "unreachable" else None
         lengths = shortest_path_lengths(graph, limit, directed=self.directed)
         reached = lengths >= 0
         other = self.num_labels - 1 if self.unreachable == "label" else UNLABELED
-        ids = lengths.clamp(max=self.max_distance + (self.beyond == "label")).masked_fill(~reached, other)
+        ids = lengths.clamp(max=self.clip + (self.beyond == "label")).masked_fill(~reached, other)
         return label_pairs(graph, ids, self.num_labels, attend=reached if self.unreachable is None else None)
 
 

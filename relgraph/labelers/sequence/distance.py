@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_only_graph
-from relgraph.labelers.base import one_or_both, why_all_labeled
+from relgraph.labelers.base import Clip, as_clip, two_clips, why_all_labeled
 from relgraph.labelers.sequence.positions import checked_positions, distances, labels_by_distance
 from relgraph.labelers.sequence.rows import ByDifference, mirrored_ids
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels
@@ -146,7 +146,7 @@ class DistanceLabeler(ByDifference):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class ClippedDistance(DistanceLabeler):
-    """One label per distance, clipped on both sides: ``clip(j - i, -left, right) + left``.
+    """One label per distance, clipped on both sides: ``min(max(j - i, -left), right) + left``.
 
     Id r is the distance ``r - left``, key position j minus query position i. The first and the last id also hold for
     all distances beyond. Gives :class:`~relgraph.DistanceLabels`.
@@ -154,8 +154,8 @@ class ClippedDistance(DistanceLabeler):
     Source: Shaw et al. 2018, section 3.2.
 
     Args:
-        left: how many positions before the query have their own label, from 0.
-        right: the same after the query; ``left`` by default, 0 for causal attention.
+        clip: how many positions before and after the query have their own label, from 0; or a pair (left, right), such
+            as ``(16, 0)`` for causal attention.
 
     Raises:
         TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.
@@ -171,29 +171,28 @@ class ClippedDistance(DistanceLabeler):
                  [0, 0, 1, 2]]])
     """
 
-    left: int
-    right: int
+    clip: Clip
 
-    def __init__(self, left: int, right: int | None = None) -> None:
-        left, right = _checked_sides(left, right)
-        check.most_labels("left and right", left + right + 1)
-        self._set(left=left, right=right, lookup=tuple(range(left + right + 1)), reach=left)
+    def __init__(self, clip: Clip) -> None:
+        left, right = two_clips(clip)
+        check.most_labels("clip", left + right + 1)
+        self._set(clip=as_clip(left, right), lookup=tuple(range(left + right + 1)), reach=left)
 
     @property
     def num_labels(self) -> int:
         """``left + right + 1``."""
-        return self.left + self.right + 1
+        return len(self.lookup)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The distances, ``"-2"`` to ``"2"``."""
-        return tuple(str(distance) for distance in range(-self.left, self.right + 1))
+        return tuple(str(distance) for distance in range(-self.reach, self.num_labels - self.reach))
 
     def _mirror(self) -> list[int]:
         return [*reversed(range(self.num_labels))]  # also if left and right differ, and so do those of the other code
 
     def __repr__(self) -> str:
-        return f"ClippedDistance({one_or_both(self.left, self.right)})"
+        return f"ClippedDistance({self.clip})"
 
 
 @final
@@ -226,7 +225,9 @@ class Window(DistanceLabeler):
         if left is None and right is None:
             self._set(left=None, right=None, lookup=(UNLABELED,), reach=0)
             return
-        left, right = _checked_sides(left, right)  # pyright: ignore[reportArgumentType]
+        check.integer("left", left, minimum=0)
+        assert left is not None
+        right = left if right is None else check.integer("right", right, minimum=0)
         if left + right >= check.MOST_LABELS:
             raise ValueError(
                 f"left and right must make fewer than {check.MOST_LABELS:,} positions, got {left + right}: "
@@ -244,9 +245,5 @@ class Window(DistanceLabeler):
         return ()
 
     def __repr__(self) -> str:
-        return f"Window({'' if self.left is None or self.right is None else one_or_both(self.left, self.right)})"
-
-
-def _checked_sides(left: int, right: int | None) -> tuple[int, int]:
-    check.integer("left", left, minimum=0)
-    return left, left if right is None else check.integer("right", right, minimum=0)
+        sides = [self.left] if self.left == self.right else [self.left, self.right]
+        return f"Window({', '.join(str(side) for side in sides if side is not None)})"

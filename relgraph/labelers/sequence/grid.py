@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import one_or_both, unusual, why_all_labeled
+from relgraph.labelers.base import Clip, as_clip, two_clips, unusual, why_all_labeled
 from relgraph.labelers.sequence.positions import checked_positions, distances
 from relgraph.labelers.sequence.rows import ByDifference
 from relgraph.labels import DenseLabels
@@ -128,9 +128,9 @@ class Grid(GridLabeler):
     """One label for each relative position on a grid: how many rows down and columns right the key is from the query.
 
     The positions of a ``height × width`` grid are numbered row by row, and the ids are written out,
-    ``(height · width)²`` of them. The id is ``row · (2 · col_clip + 1) + col``, where ``row`` and ``col`` are the
-    distances, key minus query, clipped and shifted to begin at 0. ``Grid(r, c)`` has the ids of
-    ``GridRows(r) * GridColumns(c)``. ``Grid(h - 1, w - 1)`` gives every difference of an ``h × w`` grid its own label.
+    ``(height · width)²`` of them. The id is ``row · (2 · columns + 1) + col``, where ``row`` and ``col`` are the
+    distances, key minus query, clipped and shifted to begin at 0. ``Grid((r, c))`` has the ids of
+    ``GridRows(r) * GridColumns(c)``. ``Grid((h - 1, w - 1))`` has a label for each difference in an ``h × w`` grid.
 
     Extra tokens, such as a class token, come before the cells. They have three labels after all others, query first:
     ``extra→cell``, ``cell→extra`` and ``extra→extra``, as in BEiT.
@@ -138,8 +138,8 @@ class Grid(GridLabeler):
     Source: Liu et al. 2021 (Swin), section 3.2; for extra tokens Bao et al. 2022 (BEiT) and its released code.
 
     Args:
-        row_clip: how many rows up and down have their own labels, from 0.
-        col_clip: how many columns left and right have them; ``row_clip`` by default.
+        clip: how many rows up and down, and columns left and right, have their own labels, from 0; or a pair (rows,
+            columns).
         extra_tokens: how many tokens without a position come first.
         beyond: what to do with pairs farther apart. ``"clip"``: they share the labels at the border. ``"error"``: they
             raise, so that no two differences share a label.
@@ -168,45 +168,42 @@ class Grid(GridLabeler):
                  [10,  0,  1,  3,  4]]])
     """
 
-    row_clip: int
-    col_clip: int
+    clip: Clip
     extra_tokens: int
     beyond: str
 
-    def __init__(
-        self, row_clip: int, col_clip: int | None = None, *, extra_tokens: int = 0, beyond: str = "clip"
-    ) -> None:
-        check.integer("row_clip", row_clip, minimum=0)
-        col_clip = row_clip if col_clip is None else check.integer("col_clip", col_clip, minimum=0)
+    def __init__(self, clip: Clip, *, extra_tokens: int = 0, beyond: str = "clip") -> None:
+        rows_and_columns = two_clips(clip)
         check.integer("extra_tokens", extra_tokens, minimum=0, maximum=check.MOST_WRITTEN)
         check.choice("beyond", beyond, BEYOND)
-        self._set(row_clip=row_clip, col_clip=col_clip, extra_tokens=extra_tokens, beyond=beyond)
-        check.most_labels("row_clip and col_clip", self.num_labels)
+        self._set(clip=as_clip(*rows_and_columns), extra_tokens=extra_tokens, beyond=beyond)
+        check.most_labels("clip", self.num_labels)
 
     @property
     def num_labels(self) -> int:
-        """``(2 · row_clip + 1) · (2 · col_clip + 1)``, and 3 if there are extra tokens."""
+        """``(2 · rows + 1) · (2 · columns + 1)``, and 3 if there are extra tokens."""
         return self._num_cell_labels() + (3 if self.extra_tokens else 0)
 
     @property
     def names(self) -> tuple[str, ...]:
         """``"(rows, columns)"``; ``"extra→cell"``, ``"cell→extra"`` and ``"extra→extra"``, query first."""
-        rows, columns = (range(-clip, clip + 1) for clip in (self.row_clip, self.col_clip))
+        rows, columns = (range(-clip, clip + 1) for clip in two_clips(self.clip))
         extra = ("extra→cell", "cell→extra", "extra→extra") if self.extra_tokens else ()
         return (*(f"({row}, {column})" for row in rows for column in columns), *extra)
 
     def _num_cell_labels(self) -> int:
-        return (2 * self.row_clip + 1) * (2 * self.col_clip + 1)
+        rows, columns = two_clips(self.clip)
+        return (2 * rows + 1) * (2 * columns + 1)
 
     def _cell_ids(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return clipped_ids(rows, columns, self.row_clip, self.col_clip)
+        return clipped_ids(rows, columns, *two_clips(self.clip))
 
     def _check_within(self, names: str, rows: Tensor, columns: Tensor) -> None:
         if self.beyond == "clip":
             return
         check.outside_compiled_code(f"{self!r}")
         check.data(names, rows, columns)
-        for axis, distance, clip in (("rows", rows, self.row_clip), ("columns", columns, self.col_clip)):
+        for axis, distance, clip in zip(("rows", "columns"), (rows, columns), two_clips(self.clip), strict=True):
             farthest = int(distance.abs().max()) if distance.numel() else 0
             if farthest > clip:
                 raise ValueError(
@@ -215,7 +212,7 @@ class Grid(GridLabeler):
 
     def __repr__(self) -> str:
         options = unusual(self, extra_tokens=0, beyond="clip")
-        return f"Grid({one_or_both(self.row_clip, self.col_clip)}{options})"
+        return f"Grid({self.clip}{options})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,8 +239,8 @@ class _GridAxis(GridLabeler):
 
     @final
     def _cell_ids(self, rows: Tensor, columns: Tensor) -> Tensor:
-        row_clip, col_clip = (self.clip, 0) if self.axis == "row" else (0, self.clip)
-        return clipped_ids(rows, columns, row_clip, col_clip)
+        clips = (self.clip, 0) if self.axis == "row" else (0, self.clip)
+        return clipped_ids(rows, columns, *clips)
 
 
 @final
@@ -252,7 +249,7 @@ class GridRows(_GridAxis):
     """The row distance on a grid, clipped: ``clip(row_j - row_i, -clip, clip) + clip``.
 
     ``GridRows(r) + GridColumns(c)`` gives rows and columns separate tables whose terms add up: 2r + 2c + 2 vectors
-    instead of the (2r + 1)(2c + 1) of ``Grid(r, c)``. The ids are written out, ``(height · width)²`` of them.
+    instead of the (2r + 1)(2c + 1) of ``Grid((r, c))``. The ids are written out, ``(height · width)²`` of them.
 
     Source: Bello et al. 2019, section 3.2.
 
@@ -304,10 +301,10 @@ class GridColumns(_GridAxis):
     axis = "column"
 
 
-def clipped_ids(rows: Tensor, columns: Tensor, row_clip: int, col_clip: int) -> Tensor:
+def clipped_ids(rows: Tensor, columns: Tensor, most_rows: int, most_columns: int) -> Tensor:
     """Clipped distances along both axes, each shifted to begin at 0, as one id."""
-    rows, columns = rows.clamp(-row_clip, row_clip) + row_clip, columns.clamp(-col_clip, col_clip) + col_clip
-    return rows * (2 * col_clip + 1) + columns
+    columns = columns.clamp(-most_columns, most_columns) + most_columns
+    return (rows.clamp(-most_rows, most_rows) + most_rows) * (2 * most_columns + 1) + columns
 
 
 def _differences(length: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
-from relgraph.labelers.base import one_or_both, unusual, why_default_labels
+from relgraph.labelers.base import Clip, as_clip, two_clips, unusual, why_default_labels
 from relgraph.labelers.tree.walk import walk_tree
 from relgraph.labelers.written import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labels import BlockLabels, DenseLabels
@@ -100,18 +100,18 @@ class TreeRelation(AllPairsLabeler):
 class UpDown(AllPairsLabeler):
     """How many steps lead up from the query to the lowest common ancestor, and how many down from there to the key.
 
-    The id is ``clip(up, 0, max_up) * (max_down + 1) + clip(down, 0, max_down)``; pairs of different trees come last.
+    With ``clip=(U, D)`` the id is ``min(up, U) * (D + 1) + min(down, D)``; pairs of different trees come last.
 
     Args:
-        max_up: the largest number of steps up with its own labels, from 0; more steps count as this many.
-        max_down: the same for steps down; ``max_up`` by default.
+        clip: the largest number of steps up, and down, with its own labels, from 0; more steps count as this many. Or a
+            pair (up, down).
         forest: whether a graph may hold several trees; pairs across trees have the label ``unconnected``.
 
     Raises:
         TypeError, ValueError: a wrong type, a negative number of steps, or more than 2^20 labels.
 
     Example:
-        >>> labeler = rg.UpDown(2, 1)
+        >>> labeler = rg.UpDown((2, 1))
         >>> labeler.names
         ('↑0↓0', '↑0↓1', '↑1↓0', '↑1↓1', '↑2↓0', '↑2↓1')
         >>> labeler(rg.Graph.from_parents(torch.tensor([-1, 0, 0, 2]))).to_dense()[0]
@@ -121,34 +121,31 @@ class UpDown(AllPairsLabeler):
                  [4, 5, 2, 0]]])
     """
 
-    max_up: int
-    max_down: int
+    clip: Clip
     forest: bool
 
-    def __init__(self, max_up: int, max_down: int | None = None, *, forest: bool = False) -> None:
-        check.integer("max_up", max_up, minimum=0)
-        self._set(
-            max_up=max_up,
-            max_down=max_up if max_down is None else check.integer("max_down", max_down, minimum=0),
-            forest=check.boolean("forest", forest),
-        )
-        check.most_labels("max_up and max_down", self.num_labels)
+    def __init__(self, clip: Clip, *, forest: bool = False) -> None:
+        self._set(clip=as_clip(*two_clips(clip)), forest=check.boolean("forest", forest))
+        check.most_labels("clip", self.num_labels)
 
     @property
     def num_labels(self) -> int:
-        """``(max_up + 1) * (max_down + 1)``, and one more for a forest."""
-        return (self.max_up + 1) * (self.max_down + 1) + self.forest
+        """``(U + 1) * (D + 1)`` for ``clip=(U, D)``, and one more for a forest."""
+        most_up, most_down = two_clips(self.clip)
+        return (most_up + 1) * (most_down + 1) + self.forest
 
     @property
     def names(self) -> tuple[str, ...]:
         """``"↑2↓1"``, two up and one down; the largest numbers hold for all beyond."""
-        names = [f"↑{up}↓{down}" for up in range(self.max_up + 1) for down in range(self.max_down + 1)]
+        most_up, most_down = two_clips(self.clip)
+        names = [f"↑{up}↓{down}" for up in range(most_up + 1) for down in range(most_down + 1)]
         return (*names, *["unconnected"] * self.forest)
 
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
         up, down = walk_tree(graph, forest=self.forest).steps(*graph.pairs())
-        ids = up.clamp(max=self.max_up) * (self.max_down + 1) + down.clamp(max=self.max_down)
+        most_up, most_down = two_clips(self.clip)
+        ids = up.clamp(max=most_up) * (most_down + 1) + down.clamp(max=most_down)
         return label_pairs(graph, torch.where(up < 0, self.num_labels - 1, ids), self.num_labels)
 
     def __repr__(self) -> str:
-        return f"UpDown({one_or_both(self.max_up, self.max_down)}{unusual(self, forest=False)})"
+        return f"UpDown({self.clip}{unusual(self, forest=False)})"

@@ -41,7 +41,7 @@ def old_attention(state, x, hidden=None):
 def test_attention(length, values, biased):
     state = random_state(shapes(values, biased))
     layer, labeler = from_fairseq2(state, left=LEFT, right=RIGHT, prefix=AT)
-    assert (layer.num_heads, labeler) == (HEADS, rg.ClippedDistance(LEFT, RIGHT))
+    assert (layer.num_heads, labeler) == (HEADS, rg.ClippedDistance((LEFT, RIGHT)))
     assert layer.tables.kinds == (("key", "value") if values else ("key",))
     x = torch.randn(2, length, WIDTH, dtype=torch.float64)
     same_with_gradients(lambda x: layer(x, labels=labeler(length)), lambda x: old_attention(state, x), x)
