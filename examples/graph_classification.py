@@ -226,7 +226,7 @@ def make_rows(bonds: int, names: Sequence[str] | None = None) -> dict[str, Row]:
         return Row(lambda: layer(labeler), AddRelationLabels(labeler, edge_type="edge_attr"))
 
     paths, walks = rg.ShortestPath(FARTHEST), AddRandomWalkPE(WALK, attr_name="walks")
-    bonds_or_paths = rg.EdgeType(kinds, default="unlabeled") | paths
+    bonds_or_paths = rg.EdgeType(kinds, attend="all") | paths
     rows = {
         "PyG TransformerConv": Row(lambda: Block(TransformerConv(WIDTH, WIDTH // HEADS, HEADS, edge_dim=bonds))),
         "PyG GPSConv": Row(gps),

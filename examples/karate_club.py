@@ -92,7 +92,7 @@ SIDES = GRAPH.node_type
 UNKNOWN = 2
 
 DISTANCES = rg.ShortestPath(4)
-KINDS = rg.EdgeType(READ.types, default="unlabeled") | DISTANCES
+KINDS = rg.EdgeType(READ.types, attend="all") | DISTANCES
 
 # %%
 # The rows

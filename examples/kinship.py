@@ -225,7 +225,7 @@ class Family:
 # everybody.
 
 EDGES = rg.EdgeType([*LINKS], inverse=True, self_loop=True)
-PAIRS = rg.EdgeType([*LINKS], inverse=True, self_loop=True, default="none")
+PAIRS = rg.EdgeType([*LINKS], inverse=True, self_loop=True, attend="all", default="none")
 NAME = 16
 
 

@@ -108,7 +108,7 @@ BATCH_TOKENS = 1000
 # ``default=None`` only pairs with an edge attend. The last row runs only if ``--variants`` names it: every pair
 # attends, with its relation as label, or else its distance.
 
-DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.CodeRelations(default=None)
+DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.CodeRelations(attend="edges")
 VARIANTS: dict[str, rg.Labeler] = {
     "no relations": rg.Window(),
     "distance": DISTANCE,

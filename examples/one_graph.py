@@ -38,7 +38,7 @@ import relgraph as rg
 
 KINDS = rg.EdgeType(["agree", "disagree"])
 """Labels of edges only."""
-PAIRS = rg.EdgeType(["agree", "disagree"], self_loop=True, default="none")
+PAIRS = rg.EdgeType(["agree", "disagree"], self_loop=True, attend="all", default="none")
 """Labels of all pairs."""
 DEGREE, WRONG, KNOWN, TRAINED = 10, 0.1, 0.2, 0.5
 WIDTH, HEADS, LAYERS = 32, 4, 3

@@ -137,7 +137,7 @@ class Data:
 # of the original function would reveal the answer. Where two tokens have no relation, ``|`` falls back to the distance.
 
 DISTANCE = rg.ClippedDistance(8)
-CODE = rg.EdgeType(EDGE_TYPES, inverse=True, default="unlabeled", duplicates="first") | DISTANCE
+CODE = rg.EdgeType(EDGE_TYPES, inverse=True, attend="all", duplicates="first") | DISTANCE
 
 
 def distances(batch: Batch) -> rg.Labels:

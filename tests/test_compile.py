@@ -87,7 +87,7 @@ def graph(n):
 GIVEN = {
     "dense": dense,
     "edges alone": lambda n: rg.EdgeType(2)(graph(n)),
-    "edges over a default": lambda n: rg.EdgeType(2, default="none")(graph(n)),
+    "edges over a default": lambda n: rg.EdgeType(2, attend="all", default="none")(graph(n)),
     "first_of": lambda n: rg.labels.first_of(rg.EdgeType(2)(graph(n)), rg.ClippedDistance(1)(n)),
     "sum": lambda n: SumLabels(distance(n), dense(n)),
     "packed": lambda n: distance(n, ptr=torch.tensor([0, 2, n])),
@@ -165,7 +165,7 @@ READERS = {
     "Graph.parents": rg.UpDown(2),
     "shortest_path_lengths": rg.ShortestPath(2),
     "a random walk": rg.RandomWalk(2),
-    "joining edges": rg.EdgeType(2, default="none") * rg.EdgeType(2, default="none"),
+    "joining edges": rg.EdgeType(2, attend="all", default="none") * rg.EdgeType(2, attend="all", default="none"),
 }
 
 

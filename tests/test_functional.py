@@ -381,7 +381,7 @@ def test_causal_over_packed_labels_however_they_were_made():
     near = rg.ClippedDistance(1) & rg.Window(1)
     made = {
         "composed": near(graph),
-        "edges over distance": (rg.EdgeType(1, default="unlabeled") | rg.ClippedDistance(1))(graph),
+        "edges over distance": (rg.EdgeType(1, attend="all") | rg.ClippedDistance(1))(graph),
         "block": rg.ShortestPath(1)(graph),
         "from blocks": rg.BlockLabels.from_blocks([torch.zeros(n, n, dtype=torch.long) for n in (3, 2)], 1),
     }

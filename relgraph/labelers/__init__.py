@@ -18,7 +18,7 @@ graph, a graph or tree labeler with a :class:`~relgraph.Graph`, and :class:`~rel
 - Results of the operators of :class:`~relgraph.Labeler`: ``Product``, ``Sum``, ``Priority``, ``Restriction`` and
   ``Dense``; ``product``, ``total``, ``first_of`` and ``restrict`` do the same to labels.
 
->>> labeler = rg.EdgeType(["bond"], default="unlabeled") | rg.ClippedDistance(1)
+>>> labeler = rg.EdgeType(["bond"], attend="all") | rg.ClippedDistance(1)
 >>> labeler.names
 ('bond', '-1', '0', '1')
 >>> labeler(rg.Graph(torch.tensor([[0], [2]]), 3)).to_dense()[0]  # the edge 0 → 2: query 2 looks at key 0

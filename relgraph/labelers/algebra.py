@@ -227,7 +227,7 @@ class Priority(Composed):
 
     Args:
         parts: labelers with one label per pair, in order of priority. Each but the last must let some pairs attend
-            without a label, which the next part labels: ``EdgeType(2, default="unlabeled") | ShortestPath(4)``.
+            without a label, which the next part labels: ``EdgeType(2, attend="all") | ShortestPath(4)``.
 
     Raises:
         TypeError: a part that is not a labeler, or is a sum.

@@ -111,7 +111,7 @@ class Labeler(ABC):
 
         Example:
             >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
-            >>> counts = rg.EdgeType(["child", "next"], default="unlabeled").describe(graph)
+            >>> counts = rg.EdgeType(["child", "next"], attend="all").describe(graph)
             >>> counts
             id  name                     pairs   share
              0  child                        1  11.1 %

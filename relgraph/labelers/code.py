@@ -10,8 +10,8 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler, why_default_labels
-from relgraph.labelers.graph.edge_type import DEFAULTS, edge_labels
+from relgraph.labelers.base import Labeler
+from relgraph.labelers.graph.edge_type import check_others, edge_labels, why_others_labeled
 from relgraph.labels import EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
@@ -41,9 +41,10 @@ class CodeRelations(Labeler):
     Source: Hellendoorn et al. 2020 (GREAT).
 
     Args:
-        default: what pairs without an edge do. ``"unlabeled"``: they attend without a label. None: they do not attend
-            (edges-only attention). ``"none"``: they have the label ``none``.
-        duplicates: what to do with several edges of one pair if a default makes every pair attend: ``"sum"`` adds up
+        attend: which pairs attend: ``"all"``, or ``"edges"``, those with an edge (edges-only attention).
+        default: what pairs without an edge carry if all attend: ``"unlabeled"``, no label, or ``"none"``, the label
+            ``none``.
+        duplicates: what to do with several edges of one pair if all pairs attend: ``"sum"`` adds up
             the terms of all, ``"first"`` uses only the first, ``"error"`` raises.
 
     Raises:
@@ -60,12 +61,12 @@ class CodeRelations(Labeler):
                  [ 4, -1, -1]]])
     """
 
-    default: str | None = "unlabeled"
+    attend: str = "all"
+    default: str = "unlabeled"
     duplicates: str = "sum"
 
     def __post_init__(self) -> None:
-        if self.default is not None:
-            check.choice("default", self.default, DEFAULTS)
+        check_others(self.attend, self.default)
         check.choice("duplicates", self.duplicates, DUPLICATES)
 
     @property
@@ -79,7 +80,8 @@ class CodeRelations(Labeler):
         both = tuple(name + way for name in GREAT_TYPES for way in ("", "⁻¹"))
         return (*both, "none") if self.default == "none" else both
 
-    _why_never_unlabeled = why_default_labels
+    def _why_never_unlabeled(self) -> str | None:
+        return why_others_labeled(self.attend, self.default)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a program, or of a packed batch.

@@ -140,7 +140,7 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
 
     Example:
         >>> from torch_geometric.data import Batch, Data
-        >>> transform = rg.pyg.AddRelationLabels(rg.EdgeType(1, default="unlabeled") | rg.ClippedDistance(1))
+        >>> transform = rg.pyg.AddRelationLabels(rg.EdgeType(1, attend="all") | rg.ClippedDistance(1))
         >>> data = transform(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2))
         >>> rg.pyg.relation_labels(data, transform).to_dense()[0]
         tensor([[[2, 3],

@@ -76,7 +76,7 @@ GOOD_CALLS = {
     "Labeler.__and__": lambda: Good(lambda other: rg.Window(1) & other, {"other": rg.Window(2)}, OPERAND),
     "Labeler.describe": lambda: Good(lambda q_len: rg.ClippedDistance(1).describe(q_len), {"q_len": 3}),
     "Labeler.describe (a graph)": lambda: Good(
-        lambda graph: rg.EdgeType(2, default="none").describe(graph),
+        lambda graph: rg.EdgeType(2, attend="all", default="none").describe(graph),
         {"graph": graph()},
         also={"graph": ("edge_type", "duplicates", "labels")},
     ),
@@ -145,7 +145,14 @@ GOOD_CALLS = {
     # Graphs
     "EdgeType": lambda: Good(
         rg.EdgeType,
-        {"types": ["bond", "hop"], "inverse": False, "self_loop": False, "default": "none", "duplicates": "first"},
+        {
+            "types": ["bond", "hop"],
+            "inverse": False,
+            "self_loop": False,
+            "attend": "all",
+            "default": "none",
+            "duplicates": "first",
+        },
         accepts={"types": WORDS},
     ),
     "EdgeType (a number)": lambda: Good(rg.EdgeType, {"types": 2}),
@@ -233,11 +240,11 @@ GOOD_CALLS = {
     "StructuralPosition.__call__": lambda: _of_graph(rg.labelers.StructuralPosition(2)),
     "dependency_relations": lambda: Good(
         rg.labelers.dependency_relations,
-        {"relations": ["nsubj", "obj"], "self_loop": False, "default": "unlabeled"},
+        {"relations": ["nsubj", "obj"], "self_loop": False, "attend": "all", "default": "unlabeled"},
         accepts={"relations": WORDS},
     ),
     # Code and databases
-    "CodeRelations": lambda: Good(rg.CodeRelations, {"default": "unlabeled", "duplicates": "sum"}),
+    "CodeRelations": lambda: Good(rg.CodeRelations, {"attend": "all", "default": "unlabeled", "duplicates": "sum"}),
     "CodeRelations.__call__": lambda: _of_graph(rg.CodeRelations()),
     "Schema": lambda: Good(
         rg.labelers.Schema,

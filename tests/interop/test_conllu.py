@@ -213,7 +213,7 @@ def test_the_development_part_of_a_treebank():
     heads = torch.tensor([int(column[6]) for column in columns if column[0].isdecimal()])
     assert torch.equal(torch.cat([sentence.graph.parents() for sentence in sentences]) + 1, heads)
     batch = rg.Graph.batch([sentence.graph for sentence in sentences[:100]])
-    labels = rg.labelers.dependency_relations(default=None)(batch)
+    labels = rg.labelers.dependency_relations(attend="edges")(batch)
     assert labels.ids.shape == (2 * batch.num_edges,)
 
 

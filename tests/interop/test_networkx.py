@@ -123,7 +123,7 @@ def test_batch_of_labeled_graphs():
 
 @given(graphs(packed=True))
 def test_a_labeling_as_a_graph(graph):
-    labeler = rg.EdgeType(["a", "b", "c"], duplicates="first", default="unlabeled") | rg.ClippedDistance(1)
+    labeler = rg.EdgeType(["a", "b", "c"], duplicates="first", attend="all") | rg.ClippedDistance(1)
     made = labels_to_networkx(labeler(graph), labeler.names)
     ids, _ = labeler(graph).to_dense()
     wanted = [(int(j), int(i), int(ids[0, i, j])) for _, i, j in (ids >= 0).nonzero()]
@@ -136,7 +136,7 @@ def test_parallel_edges_and_sums_of_a_labeling():
     graph = rg.Graph(torch.tensor([[0, 0], [1, 1]]), 2, edge_type=torch.tensor([0, 1]))
     made = labels_to_networkx(rg.EdgeType(2)(graph))
     assert list(made.edges(data="label")) == [(0, 1, "0"), (0, 1, "1")]
-    labeler = rg.EdgeType(["e"], default="unlabeled") + rg.ClippedDistance(0)
+    labeler = rg.EdgeType(["e"], attend="all") + rg.ClippedDistance(0)
     one = rg.Graph(torch.tensor([[0], [1]]), 2)
     made = labels_to_networkx(labeler(one), labeler.names)
     assert sorted((u, v, of["part"], of["label"]) for u, v, of in made.edges(data=True)) == [

@@ -42,7 +42,7 @@ def test_it_is_the_batch_of_graphs_that_were_read_with_the_same_types():
     alone = [from_networkx(one, **options).graph for one in molecules()]
     together = from_networkx((one for one in molecules()), **options).graph
     assert together == rg.Graph.batch(alone)
-    labeler = rg.EdgeType(["ring", "bond"], default="unlabeled") | rg.ShortestPath(2)
+    labeler = rg.EdgeType(["ring", "bond"], attend="all") | rg.ShortestPath(2)
     ids, attend = labeler(together).to_dense()
     assert torch.equal(ids[0, 2:, 2:], labeler(alone[1]).to_dense()[0][0])
     assert not attend[0, :2, 2:].any()

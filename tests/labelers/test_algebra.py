@@ -178,9 +178,9 @@ def test_refuses_a_sum_where_one_label_is_needed():
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda: EdgeType(2) | ShortestPath(4), r"EdgeType\(2\): its other pairs do not attend because default=None"),
-        (lambda: EdgeType(2, default="none") | ShortestPath(4), "its other pairs have the label 'none'"),
-        (lambda: CodeRelations(default=None) | A, "its other pairs do not attend because default=None"),
+        (lambda: EdgeType(2) | ShortestPath(4), r"EdgeType\(2\): its other pairs do not attend"),
+        (lambda: EdgeType(2, attend="all", default="none") | ShortestPath(4), "its other pairs have the label 'none'"),
+        (lambda: CodeRelations(attend="edges") | A, "its other pairs do not attend"),
         (lambda: TreeRelation() | A, "its other pairs have the label 'other' because default='other'"),
         (lambda: AncestorDistance(2, default=None) | A, "its other pairs do not attend"),
         (lambda: (EdgeType(2) * EdgeType(3)) | ShortestPath(4), "its other pairs do not attend"),
@@ -190,7 +190,7 @@ def test_refuses_a_sum_where_one_label_is_needed():
     ],
 )
 def test_priority_refuses_a_part_after_which_no_other_would_speak(build, says):
-    way = "give it default='unlabeled'"
+    way = "give it (attend='all'|default='unlabeled'|no default)"
     with pytest.raises(ValueError, match=rf"the operand of \| must leave pairs .* to label, got .*{says}.*: {way}"):
         build()
 
@@ -199,12 +199,12 @@ def test_priority_refuses_a_labeler_of_all_pairs():
     writes_all = (ShortestPath(4), ShortestPath(4, unreachable=None), RandomWalk(2), Degree(2), UpDown(1), Grid(1))
     mixed = (EdgeType(2) * ShortestPath(2), ShortestPath(2) & EdgeType(2))
     for labeler in (A, C, A & W, A * B, A.dense(), *writes_all, *mixed):
-        with pytest.raises(ValueError, match=r"the operand of \| must leave .*(put it last|default='unlabeled')"):
+        with pytest.raises(ValueError, match=r"the operand of \| must leave .*(put it last|default='unlabeled'|attend='all')"):
             labeler | EdgeType(2)
 
 
 def test_priority_takes_what_leaves_pairs_without_a_label():
-    labeler = EdgeType(2, default="unlabeled") * EdgeType(3) | W * A | ShortestPath(4)
+    labeler = EdgeType(2, attend="all") * EdgeType(3) | W * A | ShortestPath(4)
     assert labeler.num_labels == 6 + 0 + 6
 
 

@@ -20,8 +20,8 @@ PACKED = rg.Graph.batch([SINGLE, EMPTY, rg.Graph(torch.tensor([[0], [0]]), 1, ed
 class TestConformance(LabelerSuite):
     cases = (
         Case(CodeRelations(), (SINGLE,)),
-        Case(CodeRelations("none", "first"), (PACKED,)),
-        Case(CodeRelations(None, "first"), (EMPTY,)),
+        Case(CodeRelations(default="none", duplicates="first"), (PACKED,)),
+        Case(CodeRelations("edges", duplicates="first"), (EMPTY,)),
         Case(CodeRelations(duplicates="first") | ClippedDistance(2), (PARALLEL,)),
         Case(CodeRelations(duplicates="first") * ClippedDistance(1), (PACKED,)),
         Case(CodeRelations(duplicates="first") & Window(1), (PACKED,)),
@@ -44,7 +44,7 @@ def test_ids():
     labeler = CodeRelations()
     assert len(GREAT_TYPES) == 11
     assert labeler.num_labels == 22
-    assert CodeRelations("none").num_labels == 23
+    assert CodeRelations(default="none").num_labels == 23
     for number, name in enumerate(GREAT_TYPES):
         assert labeler.names[2 * number : 2 * number + 2] == (name, f"{name}⁻¹")
 
@@ -92,7 +92,7 @@ def test_what_a_graph_gets_in_a_batch_is_what_it_gets_alone():
 
 def test_refuses_bad_input():
     with pytest.raises(ValueError, match="unknown default 'all'"):
-        CodeRelations("all")
+        CodeRelations(default="all")
     with pytest.raises(ValueError, match="unknown duplicates 'last'"):
         CodeRelations(duplicates="last")
     with pytest.raises(TypeError, match="graph must be a Graph, got int"):

@@ -16,7 +16,7 @@ from .drawn_trees import EMPTY, PACKED, TREE, named, trees
 class TestConformance(LabelerSuite):
     cases = (
         Case(dependency_relations(), (TREE,)),
-        Case(dependency_relations(["a", "b"], self_loop=True, default=None), (PACKED,)),
+        Case(dependency_relations(["a", "b"], self_loop=True, attend="edges"), (PACKED,)),
         Case(dependency_relations(2, default="none"), (EMPTY,)),
         Case(dependency_relations(2) | ClippedDistance(2), (PACKED,)),
     )
@@ -36,7 +36,7 @@ def test_heads_and_dependents(graph):
 
 
 def test_is_edge_type_with_inverses():
-    assert dependency_relations() == EdgeType(rg.labelers.UD_RELATIONS, inverse=True, default="unlabeled")
+    assert dependency_relations() == EdgeType(rg.labelers.UD_RELATIONS, inverse=True, attend="all")
     assert dependency_relations().num_labels == 74
 
 

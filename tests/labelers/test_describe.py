@@ -104,7 +104,7 @@ def test_a_sum_is_told_part_by_part():
 
 def test_a_batch_of_graphs():
     graph = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 4, ptr=torch.tensor([0, 2, 4]))
-    told = rg.EdgeType(["link"], default="none").describe(graph)
+    told = rg.EdgeType(["link"], attend="all", default="none").describe(graph)
     assert told.counts == {"link": 2, "none": 6}
     assert told.pairs == 8
     hops = rg.ShortestPath(1).describe(graph)

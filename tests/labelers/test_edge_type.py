@@ -20,8 +20,8 @@ GRAPH = rg.Graph(
 class TestConformance(LabelerSuite):
     cases = (
         Case(EdgeType(2), (GRAPH,)),
-        Case(EdgeType(["a", "b"], inverse=True, default="unlabeled"), (GRAPH,)),
-        Case(EdgeType(("a", "b"), self_loop=True, default="none"), (GRAPH,)),
+        Case(EdgeType(["a", "b"], inverse=True, attend="all"), (GRAPH,)),
+        Case(EdgeType(("a", "b"), self_loop=True, attend="all", default="none"), (GRAPH,)),
         Case(EdgeType(3, inverse=True, self_loop=True, duplicates="sum"), (rg.Graph(torch.zeros(2, 0).long(), 1, edge_type=torch.zeros(0).long()),)),
         Case(EdgeType(1), (rg.Graph(torch.zeros(2, 0).long(), 0),)),
     )  # fmt: skip
@@ -38,7 +38,8 @@ def graphs(draw, types=3):
 
 @given(graphs(), st.booleans(), st.sampled_from([None, "unlabeled", "none"]))
 def test_against_a_loop(graph, inverse, default):
-    labeler = EdgeType(["a", "b", "c"], inverse=inverse, default=default, duplicates="first")
+    others = {"attend": "edges"} if default is None else {"attend": "all", "default": default}
+    labeler = EdgeType(["a", "b", "c"], inverse=inverse, duplicates="first", **others)
     listed = {}
     edges = list(zip(*graph.edge_index.tolist(), graph.edge_type.tolist(), strict=True))
     for source, target, kind in edges:
@@ -59,7 +60,7 @@ def test_against_a_loop(graph, inverse, default):
 
 def test_of_edges_both_ways_the_first_is_no_inverse():
     both_ways = rg.Graph(torch.tensor([[0, 1], [1, 0]]), 2, edge_type=torch.tensor([0, 1]))
-    labeler = EdgeType(2, inverse=True, default="none", duplicates="first")
+    labeler = EdgeType(2, inverse=True, attend="all", default="none", duplicates="first")
     assert labeler(both_ways).to_dense()[0].tolist() == [[[4, 1], [0, 4]]]
 
 
@@ -68,7 +69,7 @@ def test_a_sum_names_what_edges_both_ways_need():
     with pytest.raises(ValueError, match="give it .* default= other than None, and duplicates='first' or 'sum'"):
         (EdgeType(1, inverse=True) + rg.ShortestPath(2))(both_ways)
     for duplicates in ("first", "sum"):
-        edges = EdgeType(1, inverse=True, default="unlabeled", duplicates=duplicates)
+        edges = EdgeType(1, inverse=True, attend="all", duplicates=duplicates)
         assert (edges + rg.ShortestPath(2))(both_ways).num_labels == (2, 4)
 
 
@@ -79,7 +80,7 @@ def test_a_loop_of_the_graph_and_one_of_the_labeler():
     assert alone.ids.tolist() == [0, 0, 1, 1]  # node 0 attends to itself twice
     weights = rg.relation_attention_with_aux(*[torch.zeros(1, 1, 2, 4)] * 3, alone, need_label_mass=True)[1].label_mass
     torch.testing.assert_close(weights[0, 0], torch.tensor([[0.5, 0.5], [0.5, 0.5]]))
-    first = EdgeType(["loop"], self_loop=True, default="unlabeled", duplicates="first")(looped)
+    first = EdgeType(["loop"], self_loop=True, attend="all", duplicates="first")(looped)
     assert first.to_dense()[0][0].tolist() == [[0, -1], [0, 1]]
 
 
@@ -101,18 +102,18 @@ def test_a_loop_of_the_graph_and_one_of_the_labeler():
 def test_parallel_edges_name_the_option_that_made_them(edges, options, match):
     graph = rg.Graph(torch.tensor(edges).T, 3)
     with pytest.raises(ValueError, match=f"duplicates must be 'first' or 'sum' .* got 'error' and .*{match}"):
-        EdgeType(1, default="unlabeled", **options)(graph)
+        EdgeType(1, attend="all", **options)(graph)
 
 
 def test_priority_over_parallel_edges_says_how():
     twice = rg.Graph(torch.tensor([[0, 0], [1, 1]]), 2, edge_type=torch.tensor([0, 1]))
-    summed = EdgeType(2, default="unlabeled", duplicates="sum")
+    summed = EdgeType(2, attend="all", duplicates="sum")
     says = r"first_of \(a \| b\): .* duplicates='first' to keep .* or duplicates='sum' to add .* and compose by \+"
     with pytest.raises(NotImplementedError, match=says):
         (summed | rg.ShortestPath(2))(twice)
     with pytest.raises(NotImplementedError, match=says):
         rg.labels.first_of(EdgeType(2)(twice), rg.ShortestPath(2)(twice))
-    first = EdgeType(2, default="unlabeled", duplicates="first") | rg.ShortestPath(2)
+    first = EdgeType(2, attend="all", duplicates="first") | rg.ShortestPath(2)
     assert first(twice).to_dense()[0][0].tolist() == [[2, 3], [0, 2]]
     assert (summed + rg.ShortestPath(2))(twice).num_labels == (2, 4)
 
@@ -140,7 +141,11 @@ def test_refuses_bad_input():
     with pytest.raises(ValueError, match="types must not be named like the labels that this labeler adds"):
         EdgeType(["self"], self_loop=True)
     with pytest.raises(ValueError, match="unknown default 'all'"):
-        EdgeType(1, default="all")
+        EdgeType(1, attend="all", default="all")
+    with pytest.raises(ValueError, match="unknown attend 'none'"):
+        EdgeType(1, attend="none")
+    with pytest.raises(ValueError, match="default must be left out with attend='edges'.*, got 'none'"):
+        EdgeType(1, default="none")
     with pytest.raises(TypeError, match="inverse must be a bool"):
         EdgeType(1, inverse=1)
     with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):

@@ -29,8 +29,8 @@ class Subject(NamedTuple):
 SUBJECTS = (
     Subject(rg.EdgeType(3)),
     Subject(rg.EdgeType(3, inverse=True, self_loop=True)),
-    Subject(rg.EdgeType(3, default="none", duplicates="sum")),
-    Subject(rg.EdgeType(3, inverse=True, default="unlabeled", duplicates="sum")),
+    Subject(rg.EdgeType(3, attend="all", default="none", duplicates="sum")),
+    Subject(rg.EdgeType(3, inverse=True, attend="all", duplicates="sum")),
     Subject(rg.ShortestPath(2)),
     Subject(rg.ShortestPath(2, directed=True, beyond="label", unreachable=None)),
     Subject(rg.RandomWalk(3)),

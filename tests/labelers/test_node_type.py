@@ -56,7 +56,7 @@ def test_against_a_loop(several):
 @pytest.mark.parametrize("graph", [GRAPH, SINGLE])
 def test_virtual_nodes_speak_before_others(graph):
     first, attend = VirtualNode(2)(graph).to_dense()
-    for labeler in (ShortestPath(2), ClippedDistance(1), EdgeType(1, default="none")):
+    for labeler in (ShortestPath(2), ClippedDistance(1), EdgeType(1, attend="all", default="none")):
         rest = labeler(graph).to_dense()[0]
         wanted = torch.where(attend, torch.where(first < 0, rest + 3, first), -1)
         torch.testing.assert_close((VirtualNode(2) | labeler)(graph).to_dense()[0], wanted)

@@ -105,7 +105,7 @@ class TestShortestPathTypes:
     def test_one_hop_is_the_edge_type(self):
         graph = rg.Graph(torch.tensor([[0, 1, 3], [1, 2, 1]]), 4, edge_type=torch.tensor([1, 0, 1]))
         labels, paths = ShortestPathTypes(1, 2)(graph)
-        wanted = EdgeType(2, inverse=True, default="unlabeled")(graph).to_dense()[0]
+        wanted = EdgeType(2, inverse=True, attend="all")(graph).to_dense()[0]
         ids = labels.to_dense()[0]
         torch.testing.assert_close(torch.where(ids < 0, -1, paths[ids, 0]), wanted)
 

@@ -144,7 +144,7 @@ def test_graphormer_refuses_unknown_choices():
 
 def test_grpe_has_two_channels():
     labeler = rg.labelers.grpe(2, ["single", "double"])
-    assert labeler == ShortestPath(2) + EdgeType(["single", "double"], self_loop=True, default="none")
+    assert labeler == ShortestPath(2) + EdgeType(["single", "double"], self_loop=True, attend="all", default="none")
     topology, edge = (part.to_dense()[0][0] for part in labeler(ONE).parts)
     assert labeler.names == (("0", "1", ">=2", "unreachable"), ("single", "double", "self", "none"))
     # Edge 0 -> 1 is of type single and lets query 1 look at key 0; 5 is a node alone.
@@ -162,7 +162,7 @@ def test_grpe_of_graphs_with_self_loops_needs_a_choice():
 
 
 def test_a_virtual_node_has_labels_of_its_own():
-    labels = ((VirtualNode(9) | ShortestPath(2)) + (VirtualNode(9) | EdgeType(2, default="none")))(BATCH)
+    labels = ((VirtualNode(9) | ShortestPath(2)) + (VirtualNode(9) | EdgeType(2, attend="all", default="none")))(BATCH)
     topology, edge = (part.to_dense()[0][0] for part in labels.parts)
     for part in (topology, edge):
         assert part[5, :6].tolist() == part[11, 6:].tolist() == [1, 1, 1, 1, 1, 2]

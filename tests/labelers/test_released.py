@@ -113,7 +113,7 @@ def test_attention_of_the_released_code():
 
 def test_the_paper_s_task_token_has_labels_of_its_own():
     wanted = (VirtualNode(9) | ShortestPath(2)) + (
-        VirtualNode(9) | EdgeType(2, self_loop=True, default="none", duplicates="first")
+        VirtualNode(9) | EdgeType(2, self_loop=True, attend="all", default="none", duplicates="first")
     )
     assert grpe(2, 2, task_node=9, duplicates="first") == wanted
 

@@ -20,7 +20,7 @@ class TestConformance(LabelerSuite):
         Case(Reversed(EdgeType(2)), (ONE,)),
         Case(Reversed(ShortestPath(2, directed=True)), (BATCH,)),
         Case(Reversed(ShortestPath(2) + PathEdges(2, 2)), (BATCH,)),
-        Case(Reversed(EdgeType(2, default="unlabeled")) | ShortestPath(1), (ONE,)),
+        Case(Reversed(EdgeType(2, attend="all")) | ShortestPath(1), (ONE,)),
     )
 
 

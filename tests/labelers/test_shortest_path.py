@@ -116,7 +116,7 @@ def test_composes(graph):
     torch.testing.assert_close((path * distance)(graph).to_dense()[0], torch.where(ids < 0, none, ids * 5 + other))
     filled = torch.where(ids < 0, other + 3, ids).where(attend, none)
     torch.testing.assert_close((path | distance)(graph).to_dense()[0], filled)
-    summed = (path + distance + EdgeType(1, default="none", duplicates="first"))(graph)
+    summed = (path + distance + EdgeType(1, attend="all", default="none", duplicates="first"))(graph)
     assert summed.num_labels == (3, 5, 2)
     torch.testing.assert_close(summed.parts[0].to_dense()[0], ids)
     near = (distance & ShortestPath(1, beyond="unreachable", unreachable=None))(graph)

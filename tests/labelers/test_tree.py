@@ -39,7 +39,7 @@ class TestConformance(LabelerSuite):
         Case(UpDown(1) * ClippedDistance(2), (TREE,)),
         Case(UpDown(1) * ClippedDistance(2), (PACKED,)),
         Case(TreeRelation() + AncestorDistance(2) + ClippedDistance(1), (PACKED,)),
-        Case(EdgeType(2, default="unlabeled") | TreeRelation(), (PACKED,)),
+        Case(EdgeType(2, attend="all") | TreeRelation(), (PACKED,)),
         Case(SiblingDistance(1) | TreeRelation(), (TREE,)),
     )
 

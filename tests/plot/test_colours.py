@@ -60,7 +60,7 @@ def test_both_sides_of_zero_share_a_scale():
 
 
 def test_labels_beside_distances_have_other_colours():
-    labeler = rg.EdgeType(["bond"], default="unlabeled") | rg.ClippedDistance(16)
+    labeler = rg.EdgeType(["bond"], attend="all") | rg.ClippedDistance(16)
     got = of(labeler.names)
     assert got.swatches == (0,) and got.scale == tuple(range(1, 34))
     assert abs(got.colours[1:, :3] - got.colours[0, :3]).sum(1).min() > 0.3

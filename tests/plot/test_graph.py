@@ -77,9 +77,7 @@ def test_edges_both_ways_are_one_line_and_two_bent_arrows():
 
 
 def test_arrows_wear_the_colour_of_their_pair():
-    labels = rg.EdgeType(["near", "far"], default="unlabeled")(
-        rg.Graph(PATH.edge_index, 3, edge_type=torch.tensor([1, 0]))
-    )
+    labels = rg.EdgeType(["near", "far"], attend="all")(rg.Graph(PATH.edge_index, 3, edge_type=torch.tensor([1, 0])))
     ax = rg.plot.attention_graph(WEIGHTS, PATH, pos=POS, query=2, labels=labels, names=("near", "far"))
     colours = {int(ends(a)[0][0]): a.get_edgecolor()[:3] for a in ax.patches}
     assert colours[1] == pytest.approx(to_rgba("#0072B2")[:3])

@@ -141,7 +141,7 @@ def test_one_part_of_a_sum():
 
 
 def test_labels_beside_distances_come_after_a_line():
-    labeler = rg.EdgeType(["bond"], default="unlabeled") | rg.ClippedDistance(1)
+    labeler = rg.EdgeType(["bond"], attend="all") | rg.ClippedDistance(1)
     mass = torch.rand(2, 4, dtype=torch.float64)
     ax = rg.plot.label_mass(mass, labeler.names, axes="HR")
     np.testing.assert_array_equal(np.asarray(ax.images[0].get_array()), mass[:, [1, 2, 3, 0]])

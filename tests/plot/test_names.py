@@ -30,7 +30,7 @@ def test_bounds_lie_beside_the_number_that_they_name():
 
 
 def test_labels_that_are_no_distances_come_after():
-    labeler = rg.EdgeType(["bond"], inverse=True, default="unlabeled") | rg.ClippedDistance(1)
+    labeler = rg.EdgeType(["bond"], inverse=True, attend="all") | rg.ClippedDistance(1)
     known = naming(labeler.names, 5)
     assert known.ordered_texts == ["-1", "0", "1", "bond", "bond⁻¹"]
     assert [known.base(label) for label in known.rest] == ["bond", "bond"]

@@ -61,7 +61,7 @@ def test_of_many_heads_the_first_and_the_last_are_named():
 
 
 def test_labels_beside_distances_stand_at_their_right():
-    labeler = rg.EdgeType(["bond"], default="unlabeled") | rg.ClippedDistance(1)
+    labeler = rg.EdgeType(["bond"], attend="all") | rg.ClippedDistance(1)
     rows = torch.tensor([[7.0], [1.0], [2.0], [3.0]])
     ax = rg.plot.table_norms(rows, labeler.names)
     drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in ax.lines[1:]]

@@ -31,14 +31,14 @@ def parity(i, j):
 
 LABELERS = [
     EDGES,
-    rg.EdgeType(2, default="none"),
-    rg.EdgeType(2, default="unlabeled") | rg.ClippedDistance(2),
+    rg.EdgeType(2, attend="all", default="none"),
+    rg.EdgeType(2, attend="all") | rg.ClippedDistance(2),
     rg.ClippedDistance(2),
     rg.FromFunction(parity, 3),
     rg.FromFunction(parity, 3) & rg.EdgeType(2),
-    rg.EdgeType(2, default="unlabeled", duplicates="sum") * rg.ClippedDistance(1),
+    rg.EdgeType(2, attend="all", duplicates="sum") * rg.ClippedDistance(1),
     rg.ShortestPath(3),
-    rg.EdgeType(2, default="none") + rg.FromFunction(parity, 3) + rg.ClippedDistance(1),
+    rg.EdgeType(2, attend="all", default="none") + rg.FromFunction(parity, 3) + rg.ClippedDistance(1),
 ]
 
 
@@ -424,7 +424,7 @@ def test_mutag(tmp_path):
         for name in files.namelist():
             if name.endswith(".txt"):
                 (raw / Path(name).name).write_bytes(files.read(name))
-    labeler = rg.EdgeType(4, self_loop=True, default="unlabeled") + rg.ShortestPath(4)
+    labeler = rg.EdgeType(4, self_loop=True, attend="all") + rg.ShortestPath(4)
     transform = AddRelationLabels(labeler, edge_type="edge_attr", node_type="x")
     dataset = TUDataset(str(tmp_path), "MUTAG", cleaned=True, pre_transform=transform)
     assert len(dataset) == 135

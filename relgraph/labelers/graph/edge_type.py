@@ -13,11 +13,11 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
 from relgraph.arguments.hints import has_graph, in_place_of_types
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler, unusual, why_default_labels
+from relgraph.labelers.base import Labeler, unusual
 from relgraph.labels import UNLABELED, EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
-DEFAULTS = ("unlabeled", "none")
+ATTEND, DEFAULTS = ("edges", "all"), ("unlabeled", "none")
 
 
 @final
@@ -35,10 +35,11 @@ class EdgeType(Labeler):
         inverse: whether every edge also goes the other way, with its own label.
         self_loop: whether every node also looks at itself, with the label ``self``. A node with a loop in the graph
             then has two edges to itself, or three with ``inverse``. In edges-only attention each attends separately;
-            with a default, ``duplicates`` applies, and ``"first"`` keeps the loop's own type.
-        default: what pairs without an edge do. None: they do not attend (edges-only attention). ``"unlabeled"``: they
-            attend without a label, so that ``|`` can add one. ``"none"``: they have the label ``none``.
-        duplicates: what to do with several edges of one pair if a default makes every pair attend: ``"error"``,
+            if all pairs attend, ``duplicates`` applies, and ``"first"`` keeps the loop's own type.
+        attend: which pairs attend: ``"edges"``, those with an edge (edges-only attention), or ``"all"``.
+        default: what pairs without an edge carry if all attend: ``"unlabeled"``, no label, so that ``|`` can add one;
+            or ``"none"``, the label ``none``.
+        duplicates: what to do with several edges of one pair if all pairs attend: ``"error"``,
             ``"first"`` or ``"sum"`` (see :class:`~relgraph.EdgeLabels`). Edges come before inverses, and inverses
             before ``self``, so an inverse is never first between two nodes with an edge each way.
 
@@ -58,7 +59,8 @@ class EdgeType(Labeler):
     types: tuple[str, ...]
     inverse: bool
     self_loop: bool
-    default: str | None
+    attend: str
+    default: str
     duplicates: str
 
     def __init__(
@@ -67,14 +69,17 @@ class EdgeType(Labeler):
         *,
         inverse: bool = False,
         self_loop: bool = False,
-        default: str | None = None,
+        attend: str = "edges",
+        default: str = "unlabeled",
         duplicates: str = "error",
     ) -> None:
+        check_others(attend, default)
         self._set(
             types=type_names("types", types),
             inverse=check.boolean("inverse", inverse),
             self_loop=check.boolean("self_loop", self_loop),
-            default=None if default is None else check.choice("default", default, DEFAULTS),
+            attend=attend,
+            default=default,
             duplicates=check.choice("duplicates", duplicates, DUPLICATES),
         )
         _ = self.names  # raises if one repeats
@@ -95,7 +100,8 @@ class EdgeType(Labeler):
             )
         return names
 
-    _why_never_unlabeled = why_default_labels
+    def _why_never_unlabeled(self) -> str | None:
+        return why_others_labeled(self.attend, self.default)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a graph, or of a packed batch.
@@ -135,15 +141,31 @@ class EdgeType(Labeler):
         return "".join(f", {number} of them added by {option}" for option, number in added if number)
 
     def __repr__(self) -> str:
-        options = unusual(self, inverse=False, self_loop=False, default=None, duplicates="error")
+        usual = {"inverse": False, "self_loop": False, "attend": "edges", "default": "unlabeled", "duplicates": "error"}
+        options = unusual(self, **usual)
         return f"EdgeType({types_argument(self.types)}{options})"
 
 
 def edge_labels(labeler: Any, graph: Graph, edge_index: Tensor, ids: Tensor) -> EdgeLabels:
-    """Labels of listed edges, with the ``default`` and ``duplicates`` of a labeler."""
-    default = {None: None, "unlabeled": UNLABELED, "none": labeler.num_labels - 1}[labeler.default]
+    """Labels of listed edges, with ``attend``, ``default`` and ``duplicates`` of a labeler."""
+    others = UNLABELED if labeler.default == "unlabeled" else labeler.num_labels - 1
+    default = others if labeler.attend == "all" else None
     options = {"q_len": graph.num_nodes, "default": default, "duplicates": labeler.duplicates, "ptr": graph.ptr}
     return EdgeLabels(edge_index, ids, labeler.num_labels, **options)
+
+
+def check_others(attend: Any, default: Any) -> None:
+    """Raise unless these say what pairs without an edge do."""
+    check.choice("attend", attend, ATTEND)
+    if check.choice("default", default, DEFAULTS) != "unlabeled" and attend == "edges":
+        raise ValueError(f"default must be left out with attend='edges', as other pairs do not attend, got {default!r}")
+
+
+def why_others_labeled(attend: str, default: str) -> str | None:
+    """Answer :meth:`Labeler._why_never_unlabeled` for these options."""
+    if attend == "edges":
+        return "its other pairs do not attend: give it attend='all'"
+    return None if default == "unlabeled" else f"its other pairs have the label {default!r}: give it no default"
 
 
 def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> tuple[str, ...]:

@@ -151,7 +151,7 @@ def grpe(
     Example:
         >>> labeler = rg.labelers.grpe(5, ["single", "double"])
         >>> labeler.parts[1]
-        EdgeType(('single', 'double'), self_loop=True, default='none')
+        EdgeType(('single', 'double'), self_loop=True, attend='all', default='none')
         >>> labeler.num_labels
         (7, 4)
         >>> labeler(rg.Graph(torch.tensor([[0], [1]]), 2, edge_type=torch.tensor([1]))).parts[1].to_dense()[0]
@@ -168,7 +168,7 @@ def grpe(
             )
         return ReleasedGRPE(clip, types, directed=directed, task_node=task_node)
     distance: Labeler = ShortestPath(clip, directed=directed)
-    edges: Labeler = EdgeType(types, self_loop=True, default="none", duplicates=duplicates)
+    edges: Labeler = EdgeType(types, self_loop=True, attend="all", default="none", duplicates=duplicates)
     if task_node is not None:
         check.integer("task_node", task_node, minimum=0)
         distance, edges = VirtualNode(task_node) | distance, VirtualNode(task_node) | edges

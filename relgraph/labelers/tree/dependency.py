@@ -16,7 +16,11 @@ UD_RELATIONS = (
 
 
 def dependency_relations(
-    relations: int | Sequence[str] = UD_RELATIONS, *, self_loop: bool = False, default: str | None = "unlabeled"
+    relations: int | Sequence[str] = UD_RELATIONS,
+    *,
+    self_loop: bool = False,
+    attend: str = "all",
+    default: str = "unlabeled",
 ) -> EdgeType:
     """Make a labeler of dependency trees: ``"obj"`` if the key is the query's head, ``"obj⁻¹"`` if a dependent.
 
@@ -29,6 +33,7 @@ def dependency_relations(
     Args:
         relations: the names of the relations in the order of their numbers, or how many there are.
         self_loop: as in :class:`~relgraph.EdgeType`.
+        attend: as in :class:`~relgraph.EdgeType`, but all pairs attend unless you say otherwise.
         default: as in :class:`~relgraph.EdgeType`.
 
     Returns:
@@ -40,9 +45,10 @@ def dependency_relations(
     Example:
         >>> labeler = rg.labelers.dependency_relations(["nsubj", "obj"])
         >>> labeler
-        EdgeType(('nsubj', 'obj'), inverse=True, default='unlabeled')
+        EdgeType(('nsubj', 'obj'), inverse=True, attend='all')
         >>> she_reads_books = rg.Graph.from_parents(torch.tensor([1, -1, 1]), edge_type=torch.tensor([0, 0, 1]))
         >>> [[labeler.names[i] if i >= 0 else "" for i in row] for row in labeler(she_reads_books).to_dense()[0][0]]
         [['', 'nsubj', ''], ['nsubj⁻¹', '', 'obj⁻¹'], ['', 'obj', '']]
     """
-    return EdgeType(type_names("relations", relations), inverse=True, self_loop=self_loop, default=default)
+    names = type_names("relations", relations)
+    return EdgeType(names, inverse=True, self_loop=self_loop, attend=attend, default=default)
