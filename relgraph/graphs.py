@@ -30,7 +30,8 @@ class Graph:
 
     Args:
         edge_index: ``[2, E]``, integer in ``[0, N)``, one (source, target) per column.
-        num_nodes: N, of all graphs together.
+        num_nodes: N, of all graphs together. Left out, it follows from ``ptr`` or ``node_type``; without these it is the
+            largest number in ``edge_index`` plus one, so nodes without edges at the end are missed, as in PyG.
         edge_type: ``[E]``, integer from 0, or None if edges have no types.
         node_type: ``[N]``, integer from 0 (-1 for no type), or None.
         ptr: ``[G+1]``, integer, borders of a packed batch: graph g owns nodes ``ptr[g]:ptr[g+1]``. No edge may leave
@@ -61,7 +62,7 @@ class Graph:
     def __init__(
         self,
         edge_index: Tensor,
-        num_nodes: int,
+        num_nodes: int | None = None,
         *,
         edge_type: Tensor | None = None,
         node_type: Tensor | None = None,
@@ -70,6 +71,8 @@ class Graph:
         edge_index = check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64)
         if edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must have shape [2, E], got {list(edge_index.shape)}")
+        if num_nodes is None:
+            num_nodes = _inferred_nodes(edge_index, node_type, ptr)
         check.length("num_nodes", num_nodes, most=check.MOST_IDS)
         edge_type = _checked_types("edge_type", edge_type, edge_index.shape[1], least=0)
         node_type = _checked_types("node_type", node_type, num_nodes, least=-1)
@@ -389,6 +392,16 @@ def check_only_graph(graph: Graph, **others: Any) -> Graph:
         if value is not None:
             raise ValueError(f"{name} must not be given with a Graph, which has its own borders, got {shown(value)}")
     return graph
+
+
+def _inferred_nodes(edge_index: Tensor, node_type: Any, ptr: Any) -> int:
+    """The number of nodes where nobody gave it."""
+    if node_type is not None:
+        return check.integer_tensor("node_type", node_type, dim=1).shape[0]
+    found = edge_index if ptr is None else check.integer_tensor("ptr", ptr, dim=1)
+    check.outside_compiled_code("Graph without num_nodes")
+    check.data("ptr" if ptr is not None else "edge_index", found)
+    return int(found.max()) + (ptr is None) if found.numel() else 0
 
 
 def _checked_types(name: str, types: Any, count: int, *, least: int | None) -> Tensor | None:

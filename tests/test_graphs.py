@@ -195,3 +195,15 @@ def test_sequence_labelers_count_along_each_graph():
     alone = rg.Graph(index(), 3)
     assert rg.ClippedDistance(2)(alone) == rg.ClippedDistance(2)(3)
     assert by_function(alone) == by_function(3)
+
+
+def test_infers_the_number_of_nodes():
+    edges = torch.tensor([[0, 4], [1, 2]])
+    assert rg.Graph(edges) == rg.Graph(edges, 5)
+    assert rg.Graph(edges, node_type=torch.zeros(7).long()).num_nodes == 7
+    assert rg.Graph(edges[:, :1], ptr=torch.tensor([0, 3, 6])).num_nodes == 6
+    assert rg.Graph(edges[:, :0]).num_nodes == 0
+    with pytest.raises(TypeError, match=r"edge_index must be a Tensor, got list: make it a tensor with torch\.tensor"):
+        rg.Graph([[0], [1]])
+    with pytest.raises(ValueError, match="edge_index must hold numbers, got tensors on the device meta"):
+        rg.Graph(edges.to("meta"))

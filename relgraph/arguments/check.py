@@ -17,7 +17,7 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
 )
 
 from relgraph.arguments.brief import cut, shown
-from relgraph.arguments.hints import belongs, in_place_of_graph
+from relgraph.arguments.hints import belongs, in_place_of_graph, in_place_of_tensor
 
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATING_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -139,7 +139,7 @@ def boolean(name: str, value: Any) -> bool:
 def tensor(name: str, value: Any) -> Tensor:
     """Return ``value``; raise an error unless it is a strided tensor of plain numbers."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a Tensor, got {type(value).__name__}{belongs(value)}")
+        raise TypeError(f"{name} must be a Tensor, got {in_place_of_tensor(value)}")
     if value.layout != torch.strided or value.is_nested:
         layout, way = value.layout, "call its .to_dense()"
         if value.is_nested:

@@ -199,7 +199,9 @@ def test_priority_refuses_a_labeler_of_all_pairs():
     writes_all = (ShortestPath(4), ShortestPath(4, unreachable=None), RandomWalk(2), Degree(2), UpDown(1), Grid(1))
     mixed = (EdgeType(2) * ShortestPath(2), ShortestPath(2) & EdgeType(2))
     for labeler in (A, C, A & W, A * B, A.dense(), *writes_all, *mixed):
-        with pytest.raises(ValueError, match=r"the operand of \| must leave .*(put it last|default='unlabeled'|attend='all')"):
+        with pytest.raises(
+            ValueError, match=r"the operand of \| must leave .*(put it last|default='unlabeled'|attend='all')"
+        ):
             labeler | EdgeType(2)
 
 
