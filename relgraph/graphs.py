@@ -30,8 +30,8 @@ class Graph:
 
     Args:
         edge_index: ``[2, E]``, integer in ``[0, N)``, one (source, target) per column.
-        num_nodes: N, of all graphs together. Left out, it follows from ``ptr`` or ``node_type``; without these it is the
-            largest number in ``edge_index`` plus one, so nodes without edges at the end are missed, as in PyG.
+        num_nodes: N, of all graphs together. Left out, it follows from ``node_type`` or ``ptr``; without these it is
+            the largest number in ``edge_index`` plus one, which misses last nodes without edges, as in PyG.
         edge_type: ``[E]``, integer from 0, or None if edges have no types.
         node_type: ``[N]``, integer from 0 (-1 for no type), or None.
         ptr: ``[G+1]``, integer, borders of a packed batch: graph g owns nodes ``ptr[g]:ptr[g+1]``. No edge may leave
