@@ -229,7 +229,7 @@ def test_pairs_are_kept_with_the_labels(monkeypatch):
     ("degree", "slots", "warps"), [(0.0, 8, 1), (32.0, 8, 1), (33.0, 16, 1), (128.0, 16, 1), (129.0, 32, 2)]
 )
 def test_tiles_grow_with_the_pairs_of_a_row(degree, slots, warps):
-    from relgraph.impl.triton.edge_kernels import tiles
+    from relgraph.impl.triton.tiling import edge_tiling as tiles
 
     got = tiles(16, 5, 33, degree)
     assert got == {"D": 16, "DV": 5, "DP": 16, "VP": 8, "RP": 64, "E": slots, "num_warps": warps}

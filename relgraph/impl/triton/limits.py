@@ -41,6 +41,11 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on")
 
 
+def uses_tf32(dtype: torch.dtype) -> bool:
+    """Whether torch permits products of this dtype in TF32."""
+    return dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+
+
 def is_gpu(device: torch.device) -> bool:
     """Whether the kernels are meant for this device, so that ``impl=None`` takes them."""
     return device.type == "cuda"

@@ -104,12 +104,7 @@ _lock = threading.Lock()
 def configuration(query: Tensor, value: Tensor, *, listed: bool) -> Configuration:
     """The configuration of a call on these tensors."""
     size = product_size(max(query.shape[-1], value.shape[-1]))
-    return Configuration(query.device, query.dtype, listed, size, uses_tf32(query.dtype))
-
-
-def uses_tf32(dtype: torch.dtype) -> bool:
-    """Whether torch permits products of this dtype in TF32."""
-    return dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    return Configuration(query.device, query.dtype, listed, size, limits.uses_tf32(query.dtype))
 
 
 def remembered(asked: Configuration) -> Outcome | None:
@@ -250,7 +245,7 @@ def _check(asked: Configuration) -> Outcome:
 
 def allowed(dtype: torch.dtype) -> float:
     """The largest error that counts as a pass."""
-    return ALLOWED_TF32 if uses_tf32(dtype) else ALLOWED[dtype]
+    return ALLOWED_TF32 if limits.uses_tf32(dtype) else ALLOWED[dtype]
 
 
 def _problems(listed: bool) -> dict[str, tuple[Labels, bool]]:

@@ -45,8 +45,10 @@ class TileMap:
             (i, j) has distance ``j - i - shift`` (in the first part), and causal order shows it if ``j - i <= limit``.
         runs: ``[N, 2 + parts]``, start and stop on the other side, whole tiles, and the column of each part.
         tiles: ``[T, 2]``, start on the other side, slot in ``ids`` (-1 with a band).
-        ids: ``[slots, parts, BM, BN]``, uint8, int16 or int32: column of each pair; C if it does not attend.
-        order: uint8, shape of ``ids``: each row's keys by column within a step, stable; empty unless asked for.
+        ids: ``[slots, parts, BM, BN]``, uint8, int16 or int32: column of each pair; C if it does not attend. None with
+            a band.
+        order: uint8, shape of ``ids``: each row's keys by column within a step, stable. This and the following are
+            None unless asked for.
         bounds: uint8 ``[slots, parts, steps, BM, C + 1]``: how many pairs of the row and step have a lower column.
         order_t: uint8, shape of ``ids``: each key's rows by column within a step, along the rows' axis.
         bounds_t: uint8 ``[slots, parts, steps, C + 1, BN]``: how many pairs of the key and step have a lower column.
@@ -59,11 +61,11 @@ class TileMap:
     blocks: Tensor
     runs: Tensor
     tiles: Tensor
-    ids: Tensor
-    order: Tensor
-    bounds: Tensor
-    order_t: Tensor
-    bounds_t: Tensor
+    ids: Tensor | None
+    order: Tensor | None = None
+    bounds: Tensor | None = None
+    order_t: Tensor | None = None
+    bounds_t: Tensor | None = None
 
 
 def tile_map(
@@ -193,17 +195,16 @@ def _shift_and_limit(grid: Grid, own: Axis) -> tuple[Tensor, Tensor]:
 
 def _map(
     grid: Grid, transposed: bool, band: tuple[int, int] | None, spans: tuple[Tensor, ...], runs: Tensor, tiles: Tensor,
-    ids: Tensor,
+    ids: Tensor | None,
 ) -> TileMap:  # fmt: skip
     """A map of these runs and tiles; spans are run_begin, run_end, tile_begin, tile_end, one number per block."""
     own, other = _sides(grid, transposed)
     size = grid.maps, own.blocks
     fields = own.start, own.stop, other.end[own.graph], *_shift_and_limit(grid, own), *(x.view(size) for x in spans)
     blocks = torch.stack([x.expand(size) for x in fields], -1).to(torch.int32)
-    none = torch.empty(0, dtype=torch.uint8, device=blocks.device)
     runs, tiles = runs.to(torch.int32), tiles.to(torch.int32)
     parts = len(grid.plan.parts)
-    return TileMap(grid.rows.size, grid.keys.size, parts, band, blocks, runs, tiles, ids, none, none, none, none)
+    return TileMap(grid.rows.size, grid.keys.size, parts, band, blocks, runs, tiles, ids)
 
 
 def _of_written(grid: Grid, written: SortedTiles, transposed: bool) -> TileMap:
@@ -343,5 +344,4 @@ def _affine(grid: Grid, transposed: bool) -> TileMap:
     column = torch.full_like(positions[..., :1], walk.columns[0])
     column[..., 1, :] = walk.columns[1]
     runs = torch.cat([positions, column], -1).view(-1, 3)
-    ids = torch.empty(0, dtype=torch.uint8, device=upto.device)
-    return _map(grid, transposed, (labels.low, labels.width), spans, runs, tiles, ids)
+    return _map(grid, transposed, (labels.low, labels.width), spans, runs, tiles, None)
