@@ -181,8 +181,8 @@ def test_rows_far_from_each_other(monkeypatch):
     near = torch.randn(1, 1, 20, 4, device=DEVICE)
     far = torch.randn(1, 1, 20, 16, device=DEVICE)[..., :4]
     labels = rg.ClippedDistance(2)(20).to(DEVICE)
-    assert launch._rows(near) is near
-    assert launch._rows(far).is_contiguous()
+    assert launch._near_rows(near) is near
+    assert launch._near_rows(far).is_contiguous()
     ours = rg.relation_attention(far, far, far, labels, far[0, 0, :5], impl="triton")
     torch.testing.assert_close(ours, rg.relation_attention(far, far, far, labels, far[0, 0, :5], impl="dense"))
 

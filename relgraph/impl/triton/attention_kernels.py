@@ -11,7 +11,7 @@ running sum.
 Letters in the kernels: ``i`` query rows, ``j`` keys, ``C`` columns of labels; scores are in powers of two.
 """
 
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001, ANN201, ARG001 - only heuristics read PACKED
 
 from __future__ import annotations
 
@@ -544,7 +544,10 @@ def backward_keys(
                 dp = dot(v, tl.trans(do), PRECISION)
                 if DROPOUT > 0:
                     pairs = keep_own + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
-                    kept = dropped(seed_ptr, keep_ptr, b, h, rows, own_start, threshold, pairs, key_in[None, :], BM, BN, DROPOUT)
+                    inside = key_in[None, :]
+                    kept = dropped(
+                        seed_ptr, keep_ptr, b, h, rows, own_start, threshold, pairs, inside, BM, BN, DROPOUT
+                    )  # fmt: skip
                     kept = tl.trans(kept)
                     ds = p * (tl.where(kept, (dp + more[None, :]) * boost, 0.0) - rest[None, :])
                     p = tl.where(kept, p, 0.0)

@@ -7,7 +7,7 @@ of rows then cross all lanes of a warp. So on NVIDIA's GPUs a line of PTX, which
 number per pair.
 """
 
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN201, ANN202, SIM108
 
 from __future__ import annotations
 

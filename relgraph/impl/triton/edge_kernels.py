@@ -154,7 +154,7 @@ def forward_kernel(
         query_at = batch * bq_b + head * bq_h + i * bq_n
         key_at = batch * ck_b + head * ck_h + col * ck_n
         pair_at = lane.to(tl.int64) * added_lane + pair
-        scores, bent = _finished(
+        scores, _ = _finished(
             tl.sum(q[None, :] * k, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live, bend, SCORE
         )  # fmt: skip
         # softmax

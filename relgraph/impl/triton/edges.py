@@ -18,10 +18,8 @@ from relgraph.impl import op
 from relgraph.impl.listed import Pattern, added_to_pairs, earlier_twins, given_factor
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import split_batched
-from relgraph.impl.triton import capture
-from relgraph.impl.triton.limits import kernels
-from relgraph.impl.triton.outer import Outer
-from relgraph.impl.triton.tables import Terms, whole_outputs
+from relgraph.impl.triton.limits import is_recording, kernels
+from relgraph.impl.triton.tables import Terms, run, whole_outputs
 from relgraph.impl.triton.tiling import edge_tiling
 from relgraph.labels.memory import Memory
 from relgraph.plan import Csr, listed_pairs
@@ -36,17 +34,10 @@ def attend_listed(call: Call) -> Answer:
     """Attention over listed pairs; see :mod:`relgraph.impl.edges` for its meaning."""
     (tables,), outside = split_batched(call.tables)
     labeled = call.need_mass or any(table is not None for table in call.tables[0])
-    columns = call.plan.num_labels[0] if labeled else 0
-    outer = Outer(call, outside, call.plan.num_labels, columns)
-    rows = None if tables.rows is None else tables.rows.float()
-    output, lse, sums, mass, _ = op.run(
-        call, kernels("triton edges", call.query), outer.by_query(rows), outer.by_key(), columns=columns,
-        need_sums=tables.value is not None or outer.has_values, seed_device=call.query.device,
-        extras=op.Extras(tables.key, tables.value, tables.query, tables.bias),
-    )  # fmt: skip
-    output = outer.with_value_term(output, sums)
-    masses = (mass if call.dropout_p > 0.0 else sums,) if call.need_mass else None
-    return Answer(output, lse * LN_2, masses)
+    sizes = call.plan.num_labels
+    name, columns = kernels("triton edges", call.query), sizes[0] if labeled else 0
+    output, lse, _, mass = run(call, name, tables, outside, sizes, columns)
+    return Answer(output, lse * LN_2, (mass,) if call.need_mass else None)
 
 
 def _forward(problem: Problem) -> Outputs:
@@ -56,13 +47,14 @@ def _forward(problem: Problem) -> Outputs:
     terms, shape = Terms(problem), problem.query.shape[:3]
     output = problem.query.new_empty(*shape, problem.value.shape[-1], dtype=torch.float32)
     lse = output.new_empty(shape)
-    sums, mass = (output.new_empty(*shape, problem.columns) if n else None for n in (problem.need_sums, problem.need_mass))
+    sums = output.new_empty(*shape, problem.columns) if problem.need_sums else None
+    mass = output.new_empty(*shape, problem.columns) if problem.need_mass else None
     if lse.numel():
         kernel: Any = edge_kernels.forward_kernel  # pyright does not know the launch syntax
         pairs = _pairs_of(problem)
         with torch.cuda.device_of(problem.query):
             kernel[(lse.numel(),)](
-                **_arguments(problem, terms, pairs), **pairs.by_row(problem),
+                **_arguments(problem, terms), **pairs.by_row(problem),
                 o_ptr=output, lse_ptr=lse, p_ptr=sums, mass_ptr=mass,
             )  # fmt: skip
     return terms.with_value_term(Outputs(output, lse, sums, mass))
@@ -81,7 +73,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     if queries or keys:
         pairs = _pairs_of(problem)
         shared = {
-            **_arguments(problem, terms, pairs), **_strides("do", grads.output),
+            **_arguments(problem, terms), **_strides("do", grads.output),
             "lse_ptr": plain.lse, "delta_ptr": delta, "do_ptr": grads.output, "dp_ptr": grads.sums,
             "dmass_ptr": grads.mass,
         }  # fmt: skip
@@ -149,7 +141,7 @@ class KernelPairs(NamedTuple):
         return edge_tiling(problem.query.shape[-1], problem.value.shape[-1], problem.columns, degree)
 
 
-def _arguments(problem: Problem, terms: Terms, pairs: KernelPairs) -> dict[str, Any]:
+def _arguments(problem: Problem, terms: Terms) -> dict[str, Any]:
     """What all three kernels read, by the names of their parameters."""
     query, key, value = map(_dense_rows, (problem.query, problem.key, problem.value))
     heads = query.shape[1]
@@ -194,7 +186,7 @@ def _csr(problem: Problem) -> Csr:
 def _pairs_of(problem: Problem) -> KernelPairs:
     """The pairs by query and by key, made once for these labels."""
     # a CUDA graph computes this at each replay, when the pairs may differ
-    memo = Memory() if capture.is_recording(problem.query.device) else problem.memo
+    memo = Memory() if is_recording(problem.query.device) else problem.memo
     return memo.once(PAIRS, lambda: KernelPairs(*_pairs(problem, _csr(problem))))
 
 

@@ -18,12 +18,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from relgraph.arguments import check
-from relgraph.impl.triton import capture
+from relgraph.impl.triton import limits
 from relgraph.impl.triton.tile_ids import NO_LIMIT, Axis, Grid, SortedTiles, offset_table, sort_columns, write
 from relgraph.impl.triton.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
 from relgraph.labels.memory import Memory
-from relgraph.plan import DistanceIds, LabelPlan
+from relgraph.plan import LabelPlan
 
 FIELDS = (
     "own_start", "own_stop", "other_stop", "shift", "limit", "run_begin", "run_end", "tile_begin", "tile_end",
@@ -102,27 +101,21 @@ def tile_map(
             tensor are made anew in each call.
 
     Raises:
-        TypeError: sizes that are not ints.
-        ValueError: sizes below 1, or steps that are too large to sort; labels or offsets of another batch.
         NotImplementedError: a CUDA graph is being recorded, and the plan is not affine.
     """
     offsets = causal, *(part.offset for part in plan.parts)
-    moving, recording = any(isinstance(x, Tensor) for x in offsets), capture.is_recording(device)
+    moving, recording = any(isinstance(x, Tensor) for x in offsets), limits.is_recording(device)
     shortcut = None
     if memo is not None and not moving and not recording:  # nearly every call ends here
         own_batch = batch if plan.batch > 1 else 1
         shortcut = device, rows, keys, own_batch, causal, transposed, sort, sort_transposed
         if (found := memo.found.get(shortcut)) is not None:
             return found
-    check.integer("rows", rows, minimum=1)
-    check.integer("keys", keys, minimum=1)
-    check.integer("sort", sort, minimum=0, maximum=min(keys, 255))
-    check.integer("sort_transposed", sort_transposed, minimum=0, maximum=min(rows, 255))
     assert not any(part.csr is not None and part.csr.parallel for part in plan.parts)  # refused by the rule
-    maps = _maps(plan, check.integer("batch", batch, minimum=1), causal)
+    maps = 1 if plan.q_ptr is not None else max(plan.batch, *map(_length, offsets))
     affine = is_affine(plan)
     if recording and not affine:
-        raise NotImplementedError(capture.REFUSED)
+        raise NotImplementedError(limits.NOT_RECORDED)
     if memo is None or recording or (affine and moving):
         # A CUDA graph computes its maps at each replay, so they are not shared; kept maps may be gone by then.
         memo = Memory()
@@ -149,22 +142,8 @@ def _value(offset: int | Tensor | None) -> Hashable:
     return (tuple(offset.shape), *offset.reshape(-1).tolist()) if isinstance(offset, Tensor) else offset
 
 
-def _maps(plan: LabelPlan, batch: int, causal: int | Tensor | None) -> int:
-    """The number of maps: one per batch row, or 1 for all."""
-    sizes = {"labels": [p.ids.ids.shape[0] for p in plan.parts if not isinstance(p.ids, DistanceIds)]}
-    if plan.q_ptr is not None:
-        return 1
-    sizes["labels"] += [part.csr.batch for part in plan.parts if part.csr is not None]
-    sizes["the labels' q_offset"] = [_length(part.offset) for part in plan.parts]
-    sizes["causal"] = [_length(causal)]
-    for name, found in sizes.items():
-        wrong = [size for size in found if size not in (1, batch)]
-        if wrong:
-            raise ValueError(f"{name} must be for batch rows 1 or {batch}, got {wrong[0]}")
-    return max(size for found in sizes.values() for size in found)
-
-
 def _length(offset: int | Tensor | None) -> int:
+    """The number of batch rows that an offset tells apart."""
     return offset.shape[0] if isinstance(offset, Tensor) and offset.dim() == 1 else 1
 
 
