@@ -148,7 +148,7 @@ def check_kernels(gpu: torch.device) -> list[Checked]:
     for dtype, listed, size in itertools.product(limits.DTYPES, (False, True), SIZES):
         name, pairs = str(dtype).removeprefix("torch."), "listed pairs" if listed else "all pairs"
         try:
-            found = selfcheck.make_sure(selfcheck.Configuration(gpu, dtype, listed, size, selfcheck.uses_tf32(dtype)))
+            found = selfcheck.make_sure(selfcheck.Configuration(gpu, dtype, listed, size, limits.uses_tf32(dtype)))
         except torch.OutOfMemoryError as error:
             made.append(Checked(str(gpu), None, None, None, None, f"{name}, {pairs}, {size}: {error}"))
             continue

@@ -253,7 +253,8 @@ def binding() -> dict[str, float]:
     from relgraph.impl.triton import attention_kernels, vector_kernels
 
     attention = attention_kernels.forward, attention_kernels.backward_rows, attention_kernels.backward_keys
-    return {kernel.__name__: _bound(kernel) for kernel in (*attention, vector_kernels.row_vectors)}
+    kernels: Any = (*(kernel.fn for kernel in attention), vector_kernels.row_vectors)
+    return {kernel.__name__: _bound(kernel) for kernel in kernels}
 
 
 def _bound(kernel: Any) -> float:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import starmap
+from multiprocessing import get_context
 from pathlib import Path
 
+from docs.kernels.ahead import compile_kernel
 from docs.kernels.configuration import ARCHITECTURES, Configuration, load
-from docs.kernels.measure import Task, measured
-from docs.kernels.report import MIXED, UNIFORM, Row, compare, complaints, report, summary, write_between_markers
+from docs.kernels.report import MIXED, UNIFORM, Row, compare, complaints, report, row, summary, write_between_markers
+
+Task = tuple[str, int, int]
+"""Module, index of the configuration, and architecture: kernels themselves cannot be sent between processes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(report(rows), encoding="utf-8")
     if options.docs:
-        write_between_markers(options.docs, f"{_versions()}\n\n{summary([row for row in rows if row.held])}")
+        write_between_markers(options.docs, f"{_versions()}\n\n{summary([one for one in rows if one.config.held])}")
     wrong = complaints(rows)
     kept = f"no spills; uniform tiles within {UNIFORM} and mixed ones within {MIXED} times their baselines"
     print("\n".join(wrong) or kept)
@@ -52,10 +58,32 @@ def _tasks(configurations: Sequence[Configuration], options: argparse.Namespace)
     return found
 
 
-def _line(row: Row) -> str:
-    made = row.compiled
-    loops = ", ".join(f"{name} {loop.cost}" for name, loop in row.loops.items()) or "no loops"
-    return f"{row.name} sm_{made.arch}: {made.registers} registers, {made.spill_bytes} bytes spilled, {loops}"
+def measure(module: str, index: int, arch: int) -> Row:
+    """Compile one configuration and record its resources."""
+    config = load(module)[index]
+    try:
+        compiled = compile_kernel(
+            config.fn, config.signature, config.constexprs, arch, config.num_warps, config.num_stages
+        )
+    except Exception as error:
+        error.add_note(f"while {config.name} was compiled for sm_{arch}")
+        raise
+    return row(config, compiled)
+
+
+def measured(tasks: Sequence[Task], jobs: int) -> Iterator[Row]:
+    """Yield a row for each task in order, as soon as it is ready."""
+    if jobs == 1:
+        yield from starmap(measure, tasks)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(measure, *zip(*tasks, strict=True))
+
+
+def _line(found: Row) -> str:
+    made = found.compiled
+    loops = ", ".join(f"{name} {loop.cost}" for name, loop in found.loops.items()) or "no loops"
+    return f"{found.config.name} sm_{made.arch}: {made.registers} registers, {made.spill_bytes} bytes spilled, {loops}"
 
 
 def _versions() -> str:

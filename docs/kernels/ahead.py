@@ -19,15 +19,8 @@ def compile_kernel(
     num_warps: int = 4,
     num_stages: int = 2,
 ) -> Compiled:
-    """Compile for ``sm_{arch}`` like the first launch, with fused multiply-adds.
+    """Compile a ``@triton.jit`` function for ``sm_{arch}`` like the first launch, with fused multiply-adds.
 
-    Args:
-        fn: a ``@triton.jit`` function.
-        signature: type of every run-time argument; see ``Configuration``.
-        constexprs: value of every other argument.
-        arch: one of ARCHITECTURES.
-        num_warps: warps per program.
-        num_stages: depth of the pipeline of loads.
     Raises:
         TypeError: ``fn`` is not such a function, for example one decorated for the interpreter.
         ValueError: Triton runs as an interpreter, the architecture is unknown, or as for ``specialise``.
@@ -82,8 +75,8 @@ def specialise(
     if sorted(given) != sorted(names):
         wrong = {"missing": set(names) - set(given), "unknown": set(given) - set(names)}
         wrong["twice"] = set(signature) & set(constexprs)
-        told = ", ".join(f"{what} {sorted(which)}" for what, which in wrong.items() if which)
-        raise ValueError(f"signature and constexprs must name each argument of the kernel once, got {told}")
+        problems = ", ".join(f"{what} {sorted(which)}" for what, which in wrong.items() if which)
+        raise ValueError(f"signature and constexprs must name each argument of the kernel once, got {problems}")
     types, attrs = {}, {}
     for position, name in enumerate(names):
         types[name], _, hint = signature.get(name, "constexpr").partition(":")

@@ -74,15 +74,7 @@ class Compiled:
 
 
 def read(cubin: bytes, name: str, arch: int, shared: int, num_warps: int) -> Compiled:
-    """Read a kernel's machine code.
-
-    Args:
-        cubin: output of Triton's compiler.
-        name: name of the function.
-        arch: 90 is sm_90.
-        shared: bytes of shared memory that a launch asks for.
-        num_warps: warps per program.
-    """
+    """Read a kernel's machine code; ``shared`` is the shared memory in bytes that a launch asks for."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)

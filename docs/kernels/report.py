@@ -24,30 +24,16 @@ class Row:
     """One configuration on one architecture.
 
     Attributes:
-        name: the configuration.
-        warps: warps per program.
-        stages: stages of the pipeline.
+        config: the configuration, without its function.
         compiled: the compiler's output.
         loops: for each name, the loop.
-        baseline: name of the configuration to compare with.
-        pairs: pairs of query and key in one iteration of the first loop.
-        turns: for each loop's name, how many iterations do the work of one iteration of the first.
-        held: whether it must follow the rules.
-        read: whether to read its loops.
         ratios: for each loop's name, its cost relative to the baseline's first loop, which has no label: for all
             warps, and for the same number of pairs, since tiles may differ.
     """
 
-    name: str
-    warps: int
-    stages: int
+    config: Configuration
     compiled: Compiled
     loops: dict[str, Loop]
-    baseline: str | None = None
-    pairs: int = 1
-    turns: dict[str, int] = field(default_factory=dict)
-    held: bool = True
-    read: bool = True
     ratios: dict[str, float] = field(default_factory=dict)
 
 
@@ -55,51 +41,41 @@ def row(config: Configuration, compiled: Compiled) -> Row:
     """One row, not yet compared; loops without a name in the configuration get numbers."""
     found = compiled.loops if config.loops else ()
     names = [*config.loops, *(f"loop {n}" for n in range(len(config.loops) + 1, len(found) + 1))]
-    return Row(
-        config.name,
-        config.num_warps,
-        config.num_stages,
-        compiled,
-        dict(zip(names, found, strict=False)),
-        config.baseline,
-        config.pairs,
-        dict(config.turns),
-        config.held,
-        bool(config.loops),
-    )
+    return Row(config._replace(fn=None), compiled, dict(zip(names, found, strict=False)))
 
 
 def compare(rows: Sequence[Row]) -> None:
     """Fill in the ratios of every row whose baseline is among the rows."""
-    by_name = {(row.name, row.compiled.arch): row for row in rows}
+    by_name = {(row.config.name, row.compiled.arch): row for row in rows}
     for row in rows:
-        baseline = by_name.get((row.baseline or "", row.compiled.arch))
-        if baseline is None or not baseline.loops:
+        config = row.config
+        other = by_name.get((config.baseline or "", row.compiled.arch))
+        if other is None or not other.loops:
             continue
-        plain = next(iter(baseline.loops.values())).cost * baseline.warps / baseline.pairs
-        share = row.warps / row.pairs
-        row.ratios = {name: loop.cost * row.turns.get(name, 1) * share / plain for name, loop in row.loops.items()}
+        plain = next(iter(other.loops.values())).cost * other.config.num_warps / other.config.pairs
+        share = config.num_warps / config.pairs
+        row.ratios = {name: loop.cost * config.turns.get(name, 1) * share / plain for name, loop in row.loops.items()}
 
 
 def complaints(rows: Iterable[Row]) -> list[str]:
     """A sentence for each rule that a row breaks, and for everything that could not be checked."""
-    return [f"{row.name} on sm_{row.compiled.arch} {what}" for row in rows for what in _broken(row)]
+    return [f"{row.config.name} on sm_{row.compiled.arch} {what}" for row in rows for what in _broken(row)]
 
 
 def _broken(row: Row) -> Iterable[str]:
-    found = row.compiled
+    found, config = row.compiled, row.config
     if found.shared > found.most_shared:
         yield f"asks for {found.shared} bytes of shared memory, there are {found.most_shared}"
-    if not row.loops and row.read:
+    if not row.loops and config.loops:
         yield "has no inner loop to read"
-    elif row.baseline and not row.ratios:
-        yield f"has nothing to be compared with: no loop in {row.baseline}"
-    if not row.held:
+    elif config.baseline and not row.ratios:
+        yield f"has nothing to be compared with: no loop in {config.baseline}"
+    if not config.held:
         return
     if found.spill_bytes or found.spill_instructions:
         yield f"spills {found.spill_bytes} bytes by {found.spill_instructions} instructions"
     wanted = TENSOR.get(found.arch, "HMMA")
-    for name in (name for name in ("uniform", "mixed") if name in row.turns):
+    for name in (name for name in ("uniform", "mixed") if name in config.turns):
         loop = row.loops.get(name)
         if loop is None:
             yield f"has no {name} loop to read"
@@ -114,7 +90,8 @@ def _broken(row: Row) -> Iterable[str]:
 
 def report(rows: Sequence[Row]) -> str:
     """All figures as JSON."""
-    return json.dumps([asdict(row) for row in rows], indent=1)
+    found = ({**row.config._asdict(), **{k: v for k, v in asdict(row).items() if k != "config"}} for row in rows)
+    return json.dumps([{name: x for name, x in one.items() if name != "fn"} for one in found], indent=1)
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -126,7 +103,16 @@ def summary(rows: Sequence[Row]) -> str:
     for row in rows:
         made = row.compiled
         tensor = sorted({name for loop in row.loops.values() for name in loop.tensor})
-        cells = [row.name, made.arch, row.warps, row.stages, " ".join(tensor) or "–", made.registers, made.spill_bytes]
+        config = row.config
+        cells = [
+            config.name,
+            made.arch,
+            config.num_warps,
+            config.num_stages,
+            " ".join(tensor) or "–",
+            made.registers,
+            made.spill_bytes,
+        ]
         cells += [made.shared, made.blocks]
         for name in names:
             loop = row.loops.get(name)

@@ -80,7 +80,7 @@ FIXED = {
     "relgraph.impl.triton.tile_ids": {"NO_LIMIT"},
     "relgraph.impl.triton.virtual": {"FAR_LEFT", "BEYOND"},
     "relgraph.impl.triton.launch": {"LOG2E"},
-    "relgraph.impl.triton.edge_kernels": {"NUMBERS_A_THREAD"},
+    "relgraph.impl.triton.tiling": {"ELEMENTS_A_THREAD"},
 }
 """Numbers that no speed hangs on, or that say what a kernel can do: they stay as they are."""
 

@@ -6,6 +6,7 @@ and Triton's interpreter runs them.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from dataclasses import replace
@@ -80,12 +81,13 @@ def counted(monkeypatch, outcome=None):
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [
-        pytest.param(torch.float16, 64, marks=pytest.mark.slow),
         pytest.param(torch.bfloat16, 64, marks=pytest.mark.slow),
         (torch.float32, 16),
     ],
 )
-def test_the_kernels_pass(dtype, size, listed):
+def test_the_kernels_pass(dtype, size, listed, monkeypatch):
+    if not CUDA:  # the interpreter is slow
+        monkeypatch.setattr(selfcheck, "HEADS", 1)
     asked = selfcheck.Configuration(DEVICE, dtype, listed, size)
     found = selfcheck.make_sure(asked)
     assert found.why is None
@@ -135,10 +137,6 @@ def test_what_is_taken_answers_the_call(monkeypatch, kind):
     for mine, by_name, truth in zip(*found.values(), strict=True):
         assert torch.equal(mine, by_name)
         torch.testing.assert_close(mine, truth, atol=1e-4, rtol=1e-4)
-    twice = rg.relation_attention(*inputs, labels, table, table)
-    (grad,) = torch.autograd.grad(twice.square().sum(), inputs[:1], create_graph=True)
-    with pytest.raises(NotImplementedError, match="impl='triton' has no second derivative; use impl="):
-        grad.sum().backward()
 
 
 def test_each_dtype_and_family_is_checked_once(monkeypatch):
@@ -158,7 +156,7 @@ def test_each_size_is_checked_once_as_the_kernels_round_it(monkeypatch):
         query, value = (torch.zeros(1, 1, 3, n, device=DEVICE) for n in (size, value_size))
         assert rg.which_impl(query, query, value, None).impl == "triton"
     assert made == [KEY._replace(size=size) for size in (16, 64, 128, 256)]
-    assert {one.size for one in made} < set(selfcheck.SIZES)
+    assert {one.size for one in made} < {16, 32, 64, 128, 256}
 
 
 def test_a_size_that_does_not_compile_takes_out_that_size_only(monkeypatch, tiny):
@@ -271,49 +269,26 @@ class Recorded(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def in_inference_mode():
-    return torch.inference_mode()
-
-
-def in_autocast():
-    return torch.autocast(DEVICE.type, torch.bfloat16)
-
-
-def on_meta():
-    return torch.device("meta")
-
-
-@pytest.mark.parametrize("state", [torch.no_grad, in_inference_mode, in_autocast, on_meta, Recorded])
-def test_the_state_of_the_caller_does_not_matter(state, tiny):
-    plain = selfcheck.make_sure(KEY)
-    selfcheck._outcomes.clear()
-    with state() as mode:
-        found = selfcheck.make_sure(KEY)
-    assert (found.why, found.worst) == (None, plain.worst)
-    if isinstance(mode, Recorded):
-        assert not mode.seen
-
-
-def test_another_default_dtype_does_not_matter(tiny):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert selfcheck.make_sure(KEY).why is None
-        assert selfcheck.make_sure(LISTED).why is None
-    finally:
-        torch.set_default_dtype(before)
-
-
-def test_no_random_number_is_drawn(tiny):
-    torch.manual_seed(3)
-    before = random_states()
-    selfcheck.make_sure(KEY)
-    for one, other in zip(random_states(), before, strict=True):
-        assert torch.equal(one, other)
-
-
 def random_states():
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if CUDA else [])]
+
+
+def test_the_state_of_the_caller_does_not_matter(tiny):
+    """Nor does the check change it: no random number is drawn."""
+    plain = selfcheck.make_sure(KEY)
+    selfcheck._outcomes.clear()
+    before, default = random_states(), torch.get_default_dtype()
+    with contextlib.ExitStack() as states:
+        for state in (torch.inference_mode(), torch.autocast(DEVICE.type, torch.bfloat16), torch.device("meta")):
+            states.enter_context(state)
+        mode = states.enter_context(Recorded())
+        torch.set_default_dtype(torch.float64)
+        states.callback(torch.set_default_dtype, default)
+        found = selfcheck.make_sure(KEY)
+    assert (found.why, found.worst) == (None, plain.worst)
+    assert not mode.seen
+    for one, other in zip(random_states(), before, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_threads_wait_for_one_check(monkeypatch):
@@ -370,11 +345,6 @@ def in_a_thread(work):
     thread.join(60)
     assert found, "it never came back"
     return found[0]
-
-
-def test_a_check_while_another_thread_compiles(tiny, something_compiles):
-    """Torch then says of every thread that it is compiling."""
-    assert in_a_thread(lambda: choose(on_device(), None)) == "triton"
 
 
 def test_a_failure_while_another_thread_compiles(monkeypatch, tiny, something_compiles):
@@ -458,13 +428,6 @@ def test_a_traced_call_raises_if_the_check_then_fails(monkeypatch, compiled):
         compiled(x)
     assert len(made) == 1
     torch.compiler.reset()  # what is traced now knows
-    torch.testing.assert_close(compiled(x), rg.relation_attention(x, x, x, None, impl="reference"))
-
-
-def test_a_traced_call_takes_what_is_known_to_work(monkeypatch, compiled):
-    selfcheck._outcomes[KEY] = selfcheck.Outcome("wrong", 1.0, 0.1)
-    monkeypatch.setattr(selfcheck, "_check", lambda *key: pytest.fail("checked again"))
-    x = torch.randn(1, 1, 5, 16, device=DEVICE)
     torch.testing.assert_close(compiled(x), rg.relation_attention(x, x, x, None, impl="reference"))
 
 

@@ -25,11 +25,6 @@ Tiling = pytest.importorskip("relgraph.impl.triton.tiling", reason="triton is no
 pytestmark = pytest.mark.cuda
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-ALL_PAIRS = [
-    kind for kind in KINDS if not kind.startswith(("edges only", "edges sum", "edges over edges"))
-]  # parallel edges with summed labels are refused; edges-only labels have other kernels
-SOME = ("distance", "distance packed", "dense batch", "block", "sum", "none")
-
 
 def banded(n):
     """Labels by distance with whole tiles of the first label, of the last and of several."""
@@ -56,14 +51,22 @@ CALLS = [
         "dropout_p": 0.25,
         "kinds": "qb",
     },
-    {"attn_mask": "padding", "score": LeakyReLU(0.0), "scale": 2.5, "kinds": "vq", "mass": False},
-    {"score": Softcap(50.0), "is_causal": True, "dropout_p": 0.25, "kinds": "k", "mass": False},
+    {"attn_mask": "padding", "score": LeakyReLU(0.0), "scale": 2.5, "kinds": "vq", "mass": False, "heads": 1},
+    {"score": Softcap(50.0), "is_causal": True, "dropout_p": 0.25, "kinds": "k", "mass": False, "heads": 1},
     {"kinds": "q", "per_head": "q", "mass": False},
-    {"kinds": "vb", "per_head": "b", "mass": False},
+    {"kinds": "vb", "per_head": "b", "mass": False, "heads": 1},
 ]
 """Between them each option of the kernels, and each choice of the terms that they read."""
-EACH = [(kind, number % len(CALLS)) for number, kind in enumerate(ALL_PAIRS)]
-EACH += [(kind, which) for kind in ("banded", "patches", "two patches") for which in range(len(CALLS))]
+EACH = {
+    "banded": (0, 1, 2, 3, 5),
+    "patches": (1, 2, 4, 7),
+    "two patches": (0, 3),
+    "distance packed offsets": (1,),
+    "distance per row": (6,),
+    "edges over distance packed": (3,),
+    "none": (2,),
+}
+"""Which of them each kind of labels is called with; tests of tile maps cover more kinds."""
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +99,7 @@ def check(exact, low, *, keep=None, mass=True):
     assert_within_budget([(exact, low)], lambda low: ours(low, keep, mass), **options)
 
 
-@pytest.mark.parametrize(("kind", "which"), EACH)
+@pytest.mark.parametrize(("kind", "which"), [(kind, which) for kind in EACH for which in EACH[kind]])
 def test_each_kind_and_option(kind, which):
     labels, options = KINDS[kind](37), {"n": 37, "heads": 2, "kv_heads": 1, "batch": 1, **CALLS[which]}
     mass, mask = options.pop("mass", True), options.pop("attn_mask", None)
@@ -112,12 +115,12 @@ def test_each_kind_and_option(kind, which):
     exact, low = twins(labels, **options)
     if mask == "added":
         low.options["attn_mask"] = low.options["attn_mask"].float()
-    keep = (torch.rand(batch, 2, *pairs) > 0.25).to(F64) if "dropout_p" in options else None
+    keep = (torch.rand(batch, options["heads"], *pairs) > 0.25).to(F64) if "dropout_p" in options else None
     check(exact, low, keep=keep, mass=mass)
 
 
 @pytest.mark.parametrize("n", [0, 1])
-@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.parametrize("kind", ["distance packed", "sum", "none"])
 def test_none_or_one_to_attend(kind, n):
     check(*twins(KINDS[kind](n), n=n, heads=2, kv_heads=1, batch=1))
 
@@ -125,9 +128,7 @@ def test_none_or_one_to_attend(kind, n):
 @pytest.mark.parametrize(
     ("kind", "dtype", "scale"),
     [
-        ("banded", torch.float16, None),
-        ("distance", torch.bfloat16, -1.0),
-        ("dense batch", torch.float16, -1.0),
+        ("banded", torch.float16, -1.0),
         ("two patches", torch.bfloat16, None),
         ("none", torch.bfloat16, 0.0),
     ],
@@ -136,7 +137,7 @@ def test_half_types(kind, dtype, scale):
     check(*twins(KINDS[kind](37), dtype, heads=2, size=16, value_size=16, batch=1, scale=scale))
 
 
-@pytest.mark.parametrize("kind", ["dense", "none", "distance packed"])
+@pytest.mark.parametrize("kind", ["dense", "distance packed"])
 def test_causal_offsets(kind):
     """Each batch row or graph has its own."""
     packed = kind == "distance packed"
@@ -169,7 +170,7 @@ def test_one_part_is_scored_by_row_and_the_others_by_tables():
         torch.testing.assert_close(ours.double().cpu(), theirs, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("offset", [(1 << 31) - 1, (1 << 31) - 16, 1 << 30, -(1 << 31)])
+@pytest.mark.parametrize("offset", [(1 << 31) - 16, -(1 << 31)])
 def test_offsets_that_pass_32_bits(offset):
     """All pairs are far on one side of the band."""
     check(*twins(rg.ClippedDistance(2)(20, 20, q_offset=offset), batch=1, heads=1, kv_heads=1))
@@ -181,13 +182,13 @@ def test_rows_far_from_each_other(monkeypatch):
     near = torch.randn(1, 1, 20, 4, device=DEVICE)
     far = torch.randn(1, 1, 20, 16, device=DEVICE)[..., :4]
     labels = rg.ClippedDistance(2)(20).to(DEVICE)
-    assert launch._rows(near) is near
-    assert launch._rows(far).is_contiguous()
+    assert launch._near_rows(near) is near
+    assert launch._near_rows(far).is_contiguous()
     ours = rg.relation_attention(far, far, far, labels, far[0, 0, :5], impl="triton")
     torch.testing.assert_close(ours, rg.relation_attention(far, far, far, labels, far[0, 0, :5], impl="dense"))
 
 
-@pytest.mark.parametrize("size", [1, 16, 33, 64, 256])
+@pytest.mark.parametrize("size", [1, 33, 256])
 def test_head_sizes(size):
     check(*twins(KINDS["distance"](18), size=size, value_size=max(size // 2, 1), batch=1, heads=1, kv_heads=1))
 
@@ -195,13 +196,13 @@ def test_head_sizes(size):
 def test_labels_by_distance_that_share_a_label_or_skip():
     """T5's buckets (a label for several distances), dilation (no label at odd distances), a window with holes."""
     for lookup in ([0, 0, 1, 1, 2, 3, 3, 0], [0, -1, 1, -1, 2], [-2, 0, -2, 1, -2, 2, -2]):
-        labels = DistanceLabels(21, lookup=lookup, left=2, num_labels=4)
-        check(*twins(labels, batch=1))
+        labels = DistanceLabels(18, lookup=lookup, left=2, num_labels=4)
+        check(*twins(labels, batch=1, heads=1, kv_heads=1))
 
 
 def test_a_label_that_nobody_may_attend_to_by_its_bias():
     for labels in (banded(37), DenseLabels(torch.randint(0, 5, (20, 20)), 5)):
-        exact, low = twins(labels, kinds="kvb", batch=1)
+        exact, low = twins(labels, kinds="kvb", batch=1, heads=1, kv_heads=1)
         for case in (exact, low):
             case.tables[3].data[0] = float("-inf")
         check(exact, low)
@@ -209,46 +210,33 @@ def test_a_label_that_nobody_may_attend_to_by_its_bias():
 
 def test_mass_is_never_negative():
     labels = DenseLabels(torch.randint(0, 60, (40, 40)), 60)
-    for dtype in (torch.float32, torch.bfloat16):
-        case = moved(make(labels, batch=1, size=16, value_size=16, dtype=dtype), DEVICE)
-        case.inputs[0].data.mul_(8)
-        assert float(raw(case, "triton")[2].detach().min()) >= 0
+    case = moved(make(labels, batch=1, size=16, value_size=16, dtype=torch.bfloat16), DEVICE)
+    case.inputs[0].data.mul_(8)
+    assert float(raw(case, "triton")[2].detach().min()) >= 0
 
 
 def test_dropout_gradients_of_every_leaf():
     """The drawn mask is read off the output and given to the reference."""
-    for labels, kv_heads in ((banded(37), 1), (patches(35)[0], 2)):
-        n = labels.k_len
-        exact, low = twins(labels, kv_heads=kv_heads, size=3, value_size=n, batch=1, dropout_p=0.4)
-        eye = torch.eye(n, dtype=F64).expand(1, kv_heads, n, n)
-        for case in (exact, low):
-            case.inputs[2].data.copy_(eye)
-            if case.tables[1] is not None:
-                case.tables[1].data.zero_()
-        torch.manual_seed(5)
-        found = ours(low)
-        truth = answer(exact, "reference", keep=(found[0][0].detach() != 0).to(F64))
-        for a_all, t_all in zip(found, truth, strict=True):
-            for a, t in zip(a_all, t_all, strict=True):
-                torch.testing.assert_close(a.double(), t, atol=2e-5, rtol=1e-4)
+    exact, low = twins(patches(21)[0], size=3, heads=2, kv_heads=1, value_size=21, batch=1, dropout_p=0.4)
+    for case in (exact, low):
+        case.inputs[2].data.copy_(torch.eye(21, dtype=F64))
+        case.tables[1].data.zero_()
+    torch.manual_seed(5)
+    found = ours(low)
+    truth = answer(exact, "reference", keep=(found[0][0].detach() != 0).to(F64))
+    for mine, theirs in zip([*found[0], *found[1]], [*truth[0], *truth[1]], strict=True):
+        torch.testing.assert_close(mine.double(), theirs, atol=2e-5, rtol=1e-4)
 
 
 def test_tiles_of_another_size_drop_the_same_pairs(monkeypatch):
-    case = make(KINDS["distance packed"](50), size=3, value_size=50, kinds="k", dropout_p=0.5, dtype=torch.float32)
-    case.inputs[2] = torch.eye(50)[:, None].expand(50, 2, 50).clone().requires_grad_()
+    case = make(KINDS["distance packed"](34), size=3, value_size=34, kinds="k", dropout_p=0.5, dtype=torch.float32)
+    case.inputs[2] = torch.eye(34)[:, None].expand(34, 2, 34).clone().requires_grad_()
     case, found = moved(case, DEVICE), []
-    for rows, keys in ((16, 16), (16, 32), (32, 16)):
+    for rows, keys in ((16, 32), (32, 16)):
         monkeypatch.setattr(launch, "tiling", lambda *_, r=rows, k=keys, **__: Tiling(r, k, 4, 1))
         torch.manual_seed(1)
         found.append(output(case) == 0)
     assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
-
-
-def test_twice_the_same_to_the_bit():
-    case = make(KINDS["dense"](20), dtype=torch.float32, batch=1)
-    first, second = ours(case), ours(case)
-    assert all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
 
 
 @pytest.mark.slow
@@ -265,35 +253,34 @@ def test_any_lookup(q_len, k_len, offset, lookup, causal):
     check(*twins(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal))
 
 
-def test_maps_are_made_once_and_go_with_their_labels():
-    labels = DenseLabels(torch.randint(0, 3, (20, 20)), 3)
-    case = moved(make(labels, dtype=torch.float32, batch=1), DEVICE)
-    seen = []
-    real = launch.tile_map
+def test_maps_are_made_once_and_go_with_their_labels(monkeypatch):
+    labels = DenseLabels(torch.randint(0, 3, (18, 18)), 3)
+    case = moved(make(labels, dtype=torch.float32, batch=1, heads=1, kv_heads=1), DEVICE)
+    made, real = [], launch.tile_map
 
     def counting(*args, memo, **options):
         before = len(memo.found)
-        made = real(*args, memo=memo, **options)
-        seen.append(len(memo.found) - before)
-        return made
+        found = real(*args, memo=memo, **options)
+        made.append(len(memo.found) - before)
+        return found
 
-    launch.tile_map = counting
-    try:
-        answer(case, "triton")
-        made = sum(seen)
-        assert made > 0
-        held = len(memory._entries.found)
-        case.labels.ids.add_(0)  # changed in place: what was made before goes
-        answer(case, "triton")
-        assert len(memory._entries.found) == held
-        made = sum(seen)
-        answer(case, "triton")
-        assert sum(seen) == made
-        del case, labels
-        gc.collect()
-        assert len(memory._entries.found) == held - 1
-    finally:
-        launch.tile_map = real
+    monkeypatch.setattr(launch, "tile_map", counting)
+    raw(case, "triton")
+    assert sum(made) > 0
+    entries = len(memory._entries.found)
+    case.labels.ids.add_(0)  # changed in place: what was made before goes
+    before = sum(made)
+    first = answer(case, "triton")
+    assert sum(made) > before
+    assert len(memory._entries.found) == entries
+    before = sum(made)
+    second = answer(case, "triton")
+    assert sum(made) == before
+    for one, two in zip(first, second, strict=True):
+        assert all(map(torch.equal, one, two))  # the same to the bit
+    del case, labels, first, second, one, two
+    gc.collect()
+    assert len(memory._entries.found) == entries - 1
 
 
 def refused(match, labels=None, dtype=torch.float32, **options):
@@ -331,7 +318,7 @@ def test_refused_without_a_gpu_or_triton(monkeypatch):
 def test_custom_op_contract(monkeypatch):
     """torch's own checks of an operator: schema, fake kernel, autograd registration."""
     monkeypatch.setattr(op, "unwatched", lambda _: False)
-    call = fused_arguments(moved(make(KINDS["dense"](18), batch=1, dtype=torch.float32), DEVICE))
+    call = fused_arguments(moved(make(KINDS["dense"](3), batch=1, heads=1, kv_heads=1, dtype=torch.float32), DEVICE))
     leaf = lambda x: x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x  # noqa: E731
     torch.library.opcheck(torch.ops.relgraph.attend.default, tuple(map(leaf, call)))
 
@@ -375,22 +362,26 @@ def results_here(call, **options):
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, in the interpreter
 @pytest.mark.parametrize(
-    ("kind", "how"),
-    [("distance", "key"), ("distance", "bias"), ("dense", "bias"), ("dense", "mask"), ("edges", "key")],
+    ("kind", "how", "score"),
+    [
+        ("distance", "key", None),
+        ("distance", "bias", Softcap(3.0)),
+        ("dense", "mask", Softcap(3.0)),
+        ("edges", "key", None),
+    ],
 )
-def test_infinite_scores(kind, how):
+def test_infinite_scores(kind, how, score):
     """-inf hides a pair, under a function of scores too; +inf makes its row NaN."""
     call, masked, pairs = infinite(kind, how)
-    for score in (None, Softcap(3.0)):
-        for mine, other in zip(results_here(call, score=score), results("reference", masked, score=score), strict=True):
-            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
+    for mine, other in zip(results_here(call, score=score), results("reference", masked, score=score), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
     call, masked, pairs = infinite(kind, how, negative=False)
     output, lse = results_here(call)[:2]
     assert output[:, :, pairs.any(1)].isnan().all()
     assert lse[:, :, pairs.any(1)].isnan().all()
 
 
-@pytest.mark.parametrize("kind", ["distance", "dense", "edges"])
+@pytest.mark.parametrize("kind", ["dense", "edges"])
 def test_a_hidden_pair_may_have_any_score(kind):
     call, masked, _ = infinite(kind, "key")
     call = {**masked, "key": call["key"].nan_to_num(neginf=float("nan"))}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +13,7 @@ from relgraph.impl.triton.edges import PAIRS
 from relgraph.labels import EdgeLabels
 from relgraph.plan import encode, plan_memo
 from tests.budget import twins
-from tests.cases import F64, KINDS, Case, answer, call_of, edges, make, moved, raw
+from tests.cases import F64, KINDS, Case, answer, edges, make, moved, raw
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -25,7 +22,6 @@ pytest.importorskip("triton")
 
 ALONE = [kind for kind in KINDS if kind.startswith("edges only")]
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("poisoned")]
-each_kind = pytest.mark.parametrize("kind", ALONE)
 
 
 def check(labels, dtype=torch.float32, *, keep=None, mass=True, batch=1, **options):
@@ -51,13 +47,15 @@ def within_budget(ours, theirs, truth, dtype=torch.float32):
             assert error <= 2 * allowed + floor * (1 + t[finite].norm()), (error, allowed)
 
 
-@pytest.mark.parametrize("n", [0, 1, 7])
-@each_kind
-def test_kinds(kind, n):
-    check(KINDS[kind](n), batch=2 if n < 7 else 1)
+@pytest.mark.parametrize("n", [0, 1])
+@pytest.mark.parametrize("kind", ["edges only parallel", "edges only packed"])
+def test_none_or_one_to_attend(kind, n):
+    check(KINDS[kind](n), batch=2)
 
 
-def every_option(labels, n):
+@pytest.mark.parametrize("kind", ALONE)
+def test_every_option_at_once(kind):
+    labels, n = KINDS[kind](6), 6
     batch = labels.batch_size
     lead = () if labels.packed else (batch,)
     keep = (torch.rand(batch, 2, n, n) > 0.25).to(F64)
@@ -66,24 +64,21 @@ def every_option(labels, n):
     check(labels, keep=keep, is_causal=True, attn_mask=mask, dropout_p=0.25, **sizes)
 
 
-@each_kind
-def test_every_option_at_once(kind):
-    every_option(KINDS[kind](6), 6)
-
-
 def test_many_pairs_a_query():
     """Several wider tiles: 40 pairs a query, one a key."""
     index, ids, _ = edges(2, 40, count=80)
     check(EdgeLabels(index, ids, 3, q_len=2, k_len=40), heads=1, kv_heads=1)
 
 
-@pytest.mark.parametrize(("size", "value_size"), [(1, 5), (17, 3), (16, 16), (64, 256)])
+@pytest.mark.parametrize(("size", "value_size"), [(1, 5), (17, 3), (64, 256)])
 def test_head_sizes(size, value_size):
     check(KINDS["edges only"](3), heads=1, kv_heads=1, size=size, value_size=value_size)
 
 
-@pytest.mark.parametrize("mass", [False, True])
-@pytest.mark.parametrize(("kinds", "per_head"), [("", ""), ("k", "k"), ("q", ""), ("b", ""), ("v", "v"), ("vqb", "qb")])
+@pytest.mark.parametrize(
+    ("kinds", "per_head", "mass"),
+    [("", "", True), ("k", "k", False), ("q", "", True), ("b", "", False), ("v", "v", False), ("vqb", "qb", True)],
+)
 def test_some_of_the_tables(kinds, per_head, mass):
     """Four heads share two key heads."""
     check(KINDS["edges only batch"](3), kinds=kinds, per_head=per_head, mass=mass, heads=4, kv_heads=2)
@@ -94,26 +89,24 @@ def test_some_of_the_tables(kinds, per_head, mass):
     [
         ("edges only", torch.tensor([1, -2]), "rows that see nothing", rg.score.Softcap(1.5)),
         ("edges only batch", torch.tensor([0, 2]), "added", rg.score.LeakyReLU(0.2)),
-        ("edges only parallel", 1, "padding", rg.score.LeakyReLU(0.0)),
-        ("edges only packed", torch.tensor([0, 1, -1, 1]), "added", rg.score.Softcap(1.5)),
-        ("edges only packed", None, "padding", rg.score.LeakyReLU(0.2)),
+        ("edges only packed", torch.tensor([0, 1, -1, 1]), "padding", rg.score.LeakyReLU(0.0)),
     ],
 )
 def test_masks_causal_order_and_named_scores(kind, offset, mask, score):
-    labels = KINDS[kind](9)
+    labels = KINDS[kind](5)
     batch = 2 if kind == "edges only" else labels.batch_size
     lead = () if labels.packed else (batch,)
-    seen = torch.rand(*lead, 2, 9, 9) > 0.4
+    seen = torch.rand(*lead, 2, 5, 5) > 0.4
     seen[..., 2, :] = False
-    padding = torch.ones(*lead, 1, 1, 9, dtype=torch.bool)
+    padding = torch.ones(*lead, 1, 1, 5, dtype=torch.bool)
     padding[..., -2:] = False
-    added = torch.randn(9, 9)
+    added = torch.randn(5, 5)
     added[1] = float("-inf")
     options = {"attn_mask": {"rows that see nothing": seen, "padding": padding, "added": added}[mask], "score": score}
     check(labels, is_causal=offset is not None, q_offset=offset, batch=batch, **options)
 
 
-@pytest.mark.parametrize("num_labels", [1, 8, 100])
+@pytest.mark.parametrize("num_labels", [1, 100])
 def test_numbers_of_labels(num_labels):
     index, _, _ = edges(4, count=8)
     check(EdgeLabels(index, torch.randint(-1, num_labels, (8,)), num_labels, q_len=4), heads=1, kv_heads=1)
@@ -121,8 +114,8 @@ def test_numbers_of_labels(num_labels):
 
 def test_own_dropout_is_the_same_forward_and_backward():
     """With v = identity the output shows what was dropped; given to the reference, it makes the same gradients."""
-    exact, low = twins(KINDS["edges only batch"](6), heads=4, value_size=6, kinds="kqb", dropout_p=0.5)
-    eye = torch.eye(6).expand(2, 2, 6, 6).clone()
+    exact, low = twins(KINDS["edges only batch"](4), heads=4, value_size=4, kinds="kqb", dropout_p=0.5)
+    eye = torch.eye(4).expand(2, 2, 4, 4).clone()
     for case in (exact, low):
         case.inputs[2].data.copy_(eye)
     case = moved(low, DEVICE)
@@ -134,15 +127,15 @@ def test_own_dropout_is_the_same_forward_and_backward():
     within_budget(ours, answer(low, "edges", keep=keep.float()), answer(exact, "reference", keep=keep))
     attends = raw(exact, "reference", keep=torch.ones(()))[0] > 0
     kept = keep[attends].mean()
-    assert 0.35 < kept < 0.65
+    assert 0.3 < kept < 0.7
     assert not torch.equal(keep[0, 0], keep[0, 1])
     assert not torch.equal(keep[0], keep[1])
     assert not torch.equal(raw(case, "triton")[0].cpu(), weights)
 
 
 def test_share_that_dropout_keeps():
-    """Four thousand equal weights: the kept share is within five standard deviations."""
-    n, share = 2000, 0.8
+    """Sixteen hundred equal weights: the kept share is within five standard deviations."""
+    n, share = 800, 0.8
     index = torch.stack([torch.arange(n), torch.zeros(n, dtype=torch.long)])
     labels = EdgeLabels(index, torch.zeros(n, dtype=torch.long), 1, q_len=1, k_len=n).to(DEVICE)
     q, k, v = (torch.zeros(1, 2, m, 1, device=DEVICE) for m in (1, n, n))
@@ -153,12 +146,12 @@ def test_share_that_dropout_keeps():
 
 @pytest.mark.parametrize(("kind", "dtype"), [("edges only", torch.bfloat16), ("edges only packed", torch.float16)])
 def test_half_types(kind, dtype):
-    check(KINDS[kind](10), dtype, heads=2, kv_heads=1, size=16, value_size=16)
+    check(KINDS[kind](6), dtype, heads=2, kv_heads=1, size=16, value_size=16)
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["output", "lse", "mass"])
 def test_gradient_of_one_output_alone(which):
-    exact, low = twins(KINDS["edges only"](5), batch=1)
+    exact, low = twins(KINDS["edges only"](4), batch=1)
     case, grads = moved(low, DEVICE), []
     for of, impl in ((case, "triton"), (low, "edges"), (exact, "reference")):
         out = raw(of, impl)[which]
@@ -183,7 +176,7 @@ def test_rows_without_pairs_are_zero_and_give_zero_gradients():
 
 
 def test_repeats_bit_for_bit():
-    case = moved(make(KINDS["edges only parallel"](6), dtype=torch.float32, batch=1, dropout_p=0.2), DEVICE)
+    case = moved(make(KINDS["edges only parallel"](3), dtype=torch.float32, batch=1, dropout_p=0.2), DEVICE)
     runs = []
     for _ in range(2):
         torch.manual_seed(5)
@@ -194,7 +187,7 @@ def test_repeats_bit_for_bit():
 
 def test_inputs_laid_out_otherwise():
     """Heads innermost, and a last dimension that is not dense."""
-    labels = KINDS["edges only"](5)
+    labels = KINDS["edges only"](3)
     case = make(labels, dtype=torch.float32, value_size=3)
     wanted = answer(case, "edges")
     q, k, v = case.inputs
@@ -229,50 +222,10 @@ def test_pairs_are_kept_with_the_labels(monkeypatch):
     ("degree", "slots", "warps"), [(0.0, 8, 1), (32.0, 8, 1), (33.0, 16, 1), (128.0, 16, 1), (129.0, 32, 2)]
 )
 def test_tiles_grow_with_the_pairs_of_a_row(degree, slots, warps):
-    from relgraph.impl.triton.edge_kernels import tiles
+    from relgraph.impl.triton.tiling import edge_tiling as tiles
 
     got = tiles(16, 5, 33, degree)
     assert got == {"D": 16, "DV": 5, "DP": 16, "VP": 8, "RP": 64, "E": slots, "num_warps": warps}
-
-
-def test_compiles_in_one_graph():
-    labels = KINDS["edges only"](4).to(DEVICE)
-    case = moved(make(labels, dtype=torch.float32, batch=1, is_causal=True), DEVICE)
-
-    def fn(q, k, v):
-        return raw(Case(labels, [q, k, v], case.tables, case.options), "triton")
-
-    compiled = torch.compile(fn, fullgraph=True, backend="aot_eager")
-    got, wanted = compiled(*case.inputs), fn(*case.inputs)
-    grads = [torch.autograd.grad(sum(x[x > -1e9].sin().sum() for x in out), case.leaves) for out in (got, wanted)]
-    for a, b in zip([*got, *grads[0]], [*wanted, *grads[1]], strict=True):
-        torch.testing.assert_close(a, b)
-
-
-def test_ops_are_what_they_say_they_are():
-    case = moved(make(KINDS["edges only"](3), dtype=torch.float32, batch=1), DEVICE)
-    call = call_of(*case.inputs, case.labels, *case.tables, dropout_p=0.25, need_label_mass=True)
-    q, k, v = case.inputs
-    columns = [torch.randn(*x.shape[:3], 3, device=DEVICE, requires_grad=True) for x in (q, k)]
-    (tensors, ints), seed = encode(call.plan), torch.tensor(3, device=DEVICE)
-    for tables, drop, needs in ((columns, (None, seed), (1, 1)), ((None, None), (None, None), (0, 0))):
-        arguments = (
-            q,
-            k,
-            v,
-            *tables,
-            *[None] * 6,
-            *drop,
-            None,
-            tensors,
-            [0, 3, 0, *needs, 0, 0, 0, 0, *ints],
-            0.5,
-            0.25,
-            [-1.0, 0.0],
-            "triton edges",
-        )
-        result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
-        assert set(result.values()) == {"SUCCESS"}
 
 
 def test_no_second_derivative():
@@ -282,49 +235,9 @@ def test_no_second_derivative():
         grad.sum().backward()
 
 
-AHEAD = """
-from docs.kernels.ahead import compile_kernel
-from relgraph.impl.triton import edge_kernels as kernels
-
-POINTERS = {"SEED": "*i64", **dict.fromkeys(("ROW_PTR", "COL", "LABEL", "COL_PTR", "ROW", "PAIR"), "*i32")}
-POINTERS |= dict.fromkeys(("Q", "K", "V", "Q_GRAD", "K_GRAD", "V_GRAD"), "*bf16")
-NUMBERS = dict.fromkeys(("scale", "drop", "grow"), "fp32")
-ABSENT = dict.fromkeys(("AGAIN", "ADDED", "FACTOR", "MASS", "MASS_GRAD", "LSE_GRAD"))
-for size, architectures in ((16, (90,)), (64, (80, 90, 100))):
-    for fn in (kernels.forward_kernel, kernels.by_row_kernel, kernels.by_key_kernel):
-        options = kernels.tiles(size, size, 32, 20.0)
-        warps = options.pop("num_warps")
-        constants = {**options, "HEADS": 8, "GROUP": 2, "JOINT": False, "SCORE": 0, "ANYWHERE": False, **ABSENT}
-        constants = {name: x for name, x in constants.items() if name in fn.arg_names}
-        given = [name for name in fn.arg_names if name not in constants]
-        types = {name: POINTERS.get(name, "*fp32") if name.isupper() else NUMBERS.get(name, "i32") for name in given}
-        types |= {name: "i32:16" for name in given if name.endswith(("_batch", "_head", "_row"))}
-        for arch in architectures:
-            found = compile_kernel(fn, types, constants, arch, warps, 1)
-            print(size, arch, found.name, found.registers, found.spill_bytes, found.spill_instructions)
-"""
-
-
-@pytest.mark.slow
-def test_compiles_ahead_of_time_without_spilled_registers(tmp_path):
-    """bf16, 32 labels, all score tables and dropout; in a process of its own, where kernels are not interpreted."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", AHEAD]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert len(lines) == 3 * 4
-    for *_, registers, spilled, instructions in lines:
-        assert int(registers) <= 168
-        assert (spilled, instructions) == ("0", "0")
-
-
-@pytest.mark.parametrize("size", [1e4, 1e12])
-def test_large_scores(size):
+def test_large_scores():
     """One key of each query is far above the others: both passes find weights of 0 and 1 again."""
-    labels = EdgeLabels(*edges(16)[:2], 3, q_len=16)
+    size, labels = 1e12, EdgeLabels(*edges(8)[:2], 3, q_len=8)
     exact, low = twins(labels, torch.float32, batch=1, size=8, kinds="v")
     for case in (exact, low):
         for x in case.inputs[:2]:

@@ -7,12 +7,11 @@ In the order in which data meets them:
 - ``attend``: all pairs: tables to B and C, the primitive, P back to the output.
 - ``virtual``: columns by distance, for labels that are a function of the distance.
 - ``tiling``: tile sizes, warps and stages by head size, dtype and GPU.
-- ``tables``: the terms of tables: B and C before the kernels, the value term after them, and their gradients.
-- ``outer``: the same for tables with a batch axis, outside of the primitive.
+- ``tables``: the terms of tables: B and C before the kernels, the value term after them, and their gradients; around
+  the primitive for tables with a batch axis.
 - ``launch``: strides and arguments of each launch.
 - ``tile_map``, ``tile_ids``: which tiles of pairs a kernel visits, and the ids of those with several labels.
-- ``capture``: what a call may do while a CUDA graph is recorded.
 - ``attention_kernels``, ``attention_pieces``: the kernels over tiles, and the code that they share. They sum up P.
 - ``vector_kernels``: vectors per query row that backward needs before its kernels start.
-- ``edges``, ``edge_kernels``: the same for listed pairs only.
+- ``edges``, ``edge_kernels``: launches and kernels for listed pairs only.
 """

@@ -1,6 +1,6 @@
 """Fused attention in Triton: kernels inside the primitive, and the terms of tables in plain torch.
 
-If labels are a function of the distance, tables are first laid out by distance (*virtual* columns): a label that
+If labels are a function of the distance, tables are first reordered by distance (*virtual* columns): a label that
 several distances share then has several rows, and the kernels find a pair's column by subtraction.
 """
 
@@ -13,11 +13,10 @@ from relgraph.call import Answer, Call, Tables
 from relgraph.impl import op
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import split_batched, split_mass, with_zero_row
-from relgraph.impl.triton import capture
+from relgraph.impl.triton import limits
 from relgraph.impl.triton.edges import attend_listed
 from relgraph.impl.triton.limits import kernels
-from relgraph.impl.triton.outer import Outer
-from relgraph.impl.triton.tables import Terms, joined
+from relgraph.impl.triton.tables import Terms, joined, run
 from relgraph.impl.triton.virtual import Virtual, virtual_of
 from relgraph.labels.memory import Memory
 from relgraph.plan import NOT_ATTENDING
@@ -30,33 +29,19 @@ def attend(call: Call) -> Answer:
     sizes, by_distance = call.plan.num_labels, virtual_of(call.plan)
     inside, outside = split_batched(call.tables)
     if by_distance is not None:
-        tables, columns = _laid_out(inside[0], by_distance, sizes[0]), by_distance.width + 2
-        outer = Outer(call, (_laid_out(outside[0], by_distance, sizes[0]),), (columns,), columns)
+        tables, outside = _by_column(inside[0], by_distance, sizes[0]), (_by_column(outside[0], by_distance, sizes[0]),)
+        columns = by_distance.width + 2
+        widths = (columns,)
     else:
-        heads = call.query.shape[1]
-        key, value, query = (joined(list(kind), sizes, heads) for kind in list(zip(*inside, strict=True))[:3])
-        bias, rows = (joined(list(kind), sizes, heads, -1) for kind in list(zip(*inside, strict=True))[3:])
-        tables, columns = Tables(key, value, query, bias, rows), call.plan.columns
-        outer = Outer(call, outside, sizes, columns)
-    output, lse, sums, mass, _ = op.run(
-        call, kernels("triton", call.query), columns=columns, need_sums=tables.value is not None or outer.has_values,
-        seed_device=call.query.device, recorded=by_distance is not None,
-        by_query=outer.by_query(_rows(tables.rows, columns)), by_key=outer.by_key(),
-        label_keys=tables.key, label_values=tables.value, label_queries=tables.query, label_biases=tables.bias,
-    )  # fmt: skip
-    output = outer.with_value_term(output, sums)
+        kinds, heads = list(zip(*inside, strict=True)), call.query.shape[1]
+        tables = Tables(*(joined(kind, sizes, heads, -2 if n < 3 else -1) for n, kind in enumerate(kinds)))
+        columns, widths = call.plan.columns, sizes
+    name = kernels("triton", call.query)
+    output, lse, _, mass = run(call, name, tables, outside, widths, columns, recorded=by_distance is not None)
     if not call.need_mass:
         return Answer(output, lse)
-    mass = mass if call.dropout_p > 0.0 else sums
     found = split_mass(mass, sizes) if by_distance is None else (_mass_by_label(mass, by_distance, sizes[0]),)
     return Answer(output, lse, found)
-
-
-def _rows(rows: Tensor | None, columns: int) -> Tensor | None:
-    """Given scores by row, with a number for every column."""
-    if rows is None:
-        return None
-    return rows.float() if rows.shape[-1] == columns else with_zero_row(rows.float(), -1)
 
 
 def _forward(problem: Problem) -> Outputs:
@@ -84,34 +69,31 @@ def _terms(problem: Problem) -> Terms:
     return Terms(problem, columns == NOT_ATTENDING)
 
 
-def _laid_out(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
+def _by_column(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
     """Tables with a row for every virtual column; zeros where a pair has no label."""
     if labels.columns == tuple(range(num_labels)) or all(table is None for table in tables):
         return tables
     rows = tuple(num_labels if column == NOT_ATTENDING else column for column in labels.columns)
 
-    def lay(table: Tensor | None, dim: int) -> Tensor | None:
+    def reordered(table: Tensor | None, dim: int) -> Tensor | None:
         if table is None:
             return None
-        zero = table.new_zeros([1 if d == table.dim() + dim else n for d, n in enumerate(table.shape)])
-        return torch.cat([table, zero], dim).index_select(dim, _constant(rows, table.device))
+        return with_zero_row(table, dim).index_select(dim, _constant(rows, table.device))
 
-    return Tables(
-        lay(tables.key, -2), lay(tables.value, -2), lay(tables.query, -2), lay(tables.bias, -1), lay(tables.rows, -1)
-    )
+    return Tables(*(reordered(table, -2 if n < 3 else -1) for n, table in enumerate(tables)))
 
 
 _constants = Memory()
 _recorded: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}  # replays of a CUDA graph read them, so they stay
 
 
-def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    """These numbers as a tensor; cached, because copying them to a GPU synchronizes."""
+def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """These values as a tensor; cached, because copying them to a GPU synchronizes."""
     if torch.compiler.is_compiling():
-        return torch.tensor(numbers, device=device)
-    found = _constants.once((numbers, device), lambda: torch.tensor(numbers, device=device))
-    if capture.is_recording(device):
-        _recorded[numbers, device] = found
+        return torch.tensor(values, device=device)
+    found = _constants.once((values, device), lambda: torch.tensor(values, device=device))
+    if limits.is_recording(device):
+        _recorded[values, device] = found
     return found
 
 

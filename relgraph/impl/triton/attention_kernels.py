@@ -11,17 +11,23 @@ running sum.
 Letters in the kernels: ``i`` query rows, ``j`` keys, ``C`` columns of labels; scores are in powers of two.
 """
 
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001, ANN201, ARG001 - only heuristics read PACKED
 
 from __future__ import annotations
+
+from typing import Any
 
 import triton
 import triton.language as tl
 
 from relgraph.impl.triton.attention_pieces import (
+    DRAWN,
     FIELDS,
+    GIVEN,
     LN2,
     LOG2E,
+    PACKED,
+    PART,
     add_dot,
     add_row_sums,
     add_run,
@@ -47,6 +53,22 @@ AS_THEY_ARE = ("low", "width")  # never constants: a kernel made for a band of o
 CHUNK: tl.constexpr = tl.constexpr(32)  # columns of a band that are normalised at once
 
 
+def _dropout(args: dict[str, Any]) -> int:
+    """Where dropout comes from: 0 without any, or a code of ``attention_pieces``."""
+    seed = args["seed_ptr"]
+    if args["keep_ptr"] is not None:
+        return GIVEN.value
+    if seed is None:
+        return 0
+    # a seed of five numbers also says where a part of a larger problem begins
+    return (PART if seed.numel() > 1 else PACKED if args["PACKED"] else DRAWN).value
+
+
+FLAGS = {"DROPOUT": _dropout, "NEGATED": lambda args: args["scale"] < 0}
+"""Flags that follow from arguments; others follow while the kernel compiles, at no cost to a launch."""
+
+
+@triton.heuristics(FLAGS)
 @triton.jit(do_not_specialize=AS_THEY_ARE)
 def forward(
     q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, ck_run_ptr, mask_ptr, keep_ptr, seed_ptr, o_ptr, lse_ptr, p_ptr,
@@ -54,11 +76,12 @@ def forward(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
     H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr,
-    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr,
-    NVIDIA: tl.constexpr, NEED_P: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, SCORE: tl.constexpr,
+    PACKED: tl.constexpr, PRECISION: tl.constexpr, DROPOUT: tl.constexpr, NEGATED: tl.constexpr,
 ):  # fmt: skip
     """Output without its value term, log-sum-exp and P for one block of query rows of one head."""
+    BAND: tl.constexpr = ids_ptr is None
+    UPTO: tl.constexpr = q_ptr.dtype.element_ty != tl.float32  # half the work; exact to float32's rounding of rows
     # which block of query rows of which head
     lane = (tl.program_id(0) // num_blocks).to(tl.int64)
     # under causal order the last blocks take longest, so they start first
@@ -80,25 +103,21 @@ def forward(
     q_at = q_ptr + b * q_b + h * q_h + own_start.to(tl.int64) * q_n
     k_at = k_ptr + b * k_b + (h // GROUP) * k_h
     v_at = v_ptr + b * v_b + (h // GROUP) * v_h
-    bq_block = bq_ptr + first_row * C
-    bq_at = bq_block + m * C
-    p_block = p_ptr + first_row * C
-    p_at = p_block + m * C
-    ck_at = ck_ptr + lane * N_k * C
-    mask_at = mask_ptr + b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
-    keep_at = keep_ptr + (first_row + m) * N_k
+    own_c, other_c = first_row * C, lane * N_k * C  # where columns of own rows begin, and those of the head's keys
+    mask_own = b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
+    keep_own = (first_row + m) * N_k
     dv_in = (dv < DV)[None, :]
-    # load the query rows once
+    # load the query rows [BM, D] once
     q = load_rows(q_at, row, q_n, D, BD)
     if NEGATED:
-        q = negated(q)
+        q, scale = negated(q), -scale
     last = tl.where(row_in, tl.minimum(rows + limit, other_stop - 1), -1)
 
     # maximum, total and weighted sum of values per row, updated tile by tile (online softmax)
     top = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, BDV], tl.float32)
-    if NEED_P:
+    if p_ptr is not None:
         if BAND:
             low_sum = tl.zeros([BM], tl.float32)
             high_sum = tl.zeros([BM], tl.float32)
@@ -109,25 +128,25 @@ def forward(
     for run in range(tl.load(line + 5), tl.load(line + 6)):
         run_at = runs_ptr + run * (2 + PARTS)
         bias = tl.zeros([BM], tl.float32)
-        if HAS_BQ:
-            bias = of_run(bq_at, run_at, row_in, PARTS) * LOG2E
-        ck_run = ck_run_ptr + run_vector(lane, run_at, C, BAND) * N_k
+        if bq_ptr is not None:
+            bias = of_run(bq_ptr + own_c + m * C, run_at, row_in, PARTS) * LOG2E
+        run_k = run_vector(lane, run_at, C, BAND) * N_k
         before = top
         run_total = tl.zeros([BM], tl.float32)
         run_kept = tl.zeros([BM], tl.float32)
         for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BN):
-            # load keys, score
+            # load keys [BN, D], score [BM, BN]
             k = load_rows(k_at + at * wide * k_n, n, k_n, D, BD)
             s = dot(q, tl.trans(k), PRECISION)
             # softmax
-            if HAS_CK or MASK > 0 or SCORE > 0:
+            if ck_ptr is not None or mask_ptr is not None or SCORE > 0:
                 s = s * scale + bias[:, None]
-                if HAS_CK:
-                    s += keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS)[None, :]
+                if ck_ptr is not None:
+                    s += keys_of_run(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS)[None, :]
                 if SCORE > 0:
                     s = finished(s, bend, SCORE)
-                if MASK > 0:
-                    s = masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
+                if mask_ptr is not None:
+                    s = masked(s, mask_ptr + mask_own[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None])
                 new_top = tl.maximum(top, tl.max(s, 1))
                 safe = tl.where(new_top == float("-inf"), 0.0, new_top)
                 p = tl.exp2(s - safe[:, None])
@@ -139,19 +158,19 @@ def forward(
             run_total = run_total * fade + tl.sum(p, 1)
             # dropout
             if DROPOUT > 0:
-                pairs = keep_at[:, None] + (at + n)[None, :]
-                kept = dropped(seed_ptr, b, h, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
+                pairs = keep_own[:, None] + (at + n)[None, :]
+                kept = dropped(seed_ptr, keep_ptr, b, h, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
                 p = tl.where(kept, p, 0.0)
-                if NEED_P:
+                if p_ptr is not None:
                     run_kept = run_kept * fade + tl.sum(p, 1)
-            # weighted sum of values
+            # load values [BN, DV] and add their weighted sum
             v = load_rows(v_at + at * wide * v_n, n, v_n, DV, BDV)
             acc = add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
             top = new_top
         fade = tl.exp2(before - tl.where(top == float("-inf"), 0.0, top))
         total = total * fade + run_total
         # P: the whole run adds to one column
-        if NEED_P:
+        if p_ptr is not None:
             amount = run_kept if DROPOUT > 0 else run_total
             if BAND:
                 column = tl.load(run_at + 2)
@@ -166,33 +185,28 @@ def forward(
         at, slot = tl.load(tile) + step * STEP, tl.load(tile + 1).to(tl.int64)
         first_key = tl.minimum(at, other_stop - 1)  # keys beyond the graph read its last key
         key = tl.minimum(j, other_stop - 1 - first_key)
-        # load keys, score
+        # load keys [STEP, D], score [BM, STEP]
         k = load_rows(k_at + first_key * wide * k_n, key, k_n, D, BD)
         s = dot(q, tl.trans(k), PRECISION) * scale
-        # labels: gather B and C
-        ck_step = ck_at + first_key * wide * C
-        if BAND:
-            attends = j[None, :] <= (last - at)[:, None]
-            u = (j[None, :] - m[:, None]) + (at - own_start - shift - low)
-            column = tl.minimum(tl.maximum(u, -1), width) + 1
-            if HAS_BQ:
-                s += fetch(bq_block, row[:, None] * C + column, NVIDIA) * LOG2E
-            if HAS_CK:
-                s += fetch(ck_step, key[None, :] * C + column, NVIDIA) * LOG2E
-        else:
-            for part in tl.static_range(PARTS):
+        # labels: ids [BM, STEP]; gather B and C
+        for part in tl.static_range(PARTS):
+            if BAND:
+                attends = j[None, :] <= (last - at)[:, None]
+                u = (j[None, :] - m[:, None]) + (at - own_start - shift - low)
+                column = tl.minimum(tl.maximum(u, -1), width) + 1
+            else:
                 ids_step = ids_ptr + (slot * PARTS + part) * (BM * BN) + step * STEP
-                column = fetch_ids(ids_step, m[:, None] * BN + j[None, :], NVIDIA)
+                column = fetch_ids(ids_step, m[:, None] * BN + j[None, :])
                 attends = column < C
                 column = tl.minimum(column, C - 1)
-                if HAS_BQ:
-                    s += fetch(bq_block, row[:, None] * C + column, NVIDIA) * LOG2E
-                if HAS_CK:
-                    s += fetch(ck_step, key[None, :] * C + column, NVIDIA) * LOG2E
+            if bq_ptr is not None:
+                s += fetch(bq_ptr + own_c, row[:, None] * C + column) * LOG2E
+            if ck_ptr is not None:
+                s += fetch(ck_ptr + other_c + first_key * wide * C, key[None, :] * C + column) * LOG2E
         if SCORE > 0:
             s = finished(s, bend, SCORE)
-        if MASK > 0:
-            s = masked(s, mask_at[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None], MASK)
+        if mask_ptr is not None:
+            s = masked(s, mask_ptr + mask_own[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None])
         s = tl.where(attends, s, float("-inf"))
         # softmax
         new_top = tl.maximum(top, tl.max(s, 1))
@@ -202,23 +216,23 @@ def forward(
         total = total * fade + tl.sum(p, 1)
         # dropout
         if DROPOUT > 0:
-            pairs = keep_at[:, None] + (at + j)[None, :]
-            kept = dropped(seed_ptr, b, h, rows, at, threshold, pairs, attends, BM, STEP, DROPOUT)
+            pairs = keep_own[:, None] + (at + j)[None, :]
+            kept = dropped(seed_ptr, keep_ptr, b, h, rows, at, threshold, pairs, attends, BM, STEP, DROPOUT)
             p = tl.where(kept, p, 0.0)
             s = tl.where(kept, s, float("-inf"))
         # P: sum the weights of the step by label
-        if NEED_P:
+        if p_ptr is not None:
             if BAND:
                 low_sum = low_sum * fade + tl.sum(tl.where(u < 0, p, 0.0), 1)
                 high_sum = high_sum * fade + tl.sum(tl.where(u >= width, p, 0.0), 1)
                 # one pair per label: store its score; it becomes a weight once the whole row is known
-                put(p_block, row[:, None] * C + column, s, attends & in_band(u, width), NVIDIA)
+                put(p_ptr + own_c, row[:, None] * C + column, s, attends & in_band(u, width))
             else:
                 sums = add_step(
                     sums * fade[:, None], p, order_ptr, bounds_ptr, slot, step, C, k.dtype, PARTS, BM, BN, STEP, RP,
-                    False, UPTO, PRECISION, NVIDIA,
+                    False, UPTO, PRECISION,
                 )  # fmt: skip
-        # weighted sum of values
+        # load values [STEP, DV] and add their weighted sum
         v = load_rows(v_at + first_key * wide * v_n, key, v_n, DV, BDV)
         acc = add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
         top = new_top
@@ -231,7 +245,8 @@ def forward(
     tl.store(o_at, acc * share[:, None], mask=row_in[:, None] & dv_in)
     lse = tl.where(seen, (top + tl.log2(tl.where(seen, total, 1.0))) * LN2, float("-inf"))
     tl.store(lse_ptr + first_row + m, lse, mask=row_in)
-    if NEED_P:
+    if p_ptr is not None:
+        p_at = p_ptr + own_c + m * C
         if BAND:
             tl.store(p_at, low_sum * share, mask=row_in)
             tl.store(p_at + width + 1, high_sum * share, mask=row_in)
@@ -246,6 +261,7 @@ def forward(
             store_sums(p_at, sums * share[:, None], row_in, C, RP, UPTO)
 
 
+@triton.heuristics(FLAGS)
 @triton.jit(do_not_specialize=AS_THEY_ARE)
 def backward_rows(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, ck_run_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, lse_ptr, delta_ptr,
@@ -253,12 +269,13 @@ def backward_rows(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
     H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, q_scale,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr,
-    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr,
-    NVIDIA: tl.constexpr, HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-    SUMMED: tl.constexpr,
+    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, SCORE: tl.constexpr,
+    PACKED: tl.constexpr, PRECISION: tl.constexpr, DROPOUT: tl.constexpr, NEGATED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the query and of B for one block of query rows of one head."""
+    BAND: tl.constexpr = ids_ptr is None
+    UPTO: tl.constexpr = q_ptr.dtype.element_ty != tl.float32  # half the work; exact to float32's rounding of rows
+    SUMMED: tl.constexpr = 16 if UPTO else 1
     # which block of query rows of which head
     lane = (tl.program_id(0) // num_blocks).to(tl.int64)
     block = num_blocks - 1 - tl.program_id(0) % num_blocks
@@ -279,16 +296,14 @@ def backward_rows(
     q_at = q_ptr + b * q_b + h * q_h + own_start.to(tl.int64) * q_n
     k_at = k_ptr + b * k_b + (h // GROUP) * k_h
     v_at = v_ptr + b * v_b + (h // GROUP) * v_h
-    bq_block, dp_block, db_block = bq_ptr + first_row * C, dp_ptr + first_row * C, db_ptr + first_row * C
-    bq_at, dp_at, db_at = bq_block + m * C, dp_block + m * C, db_block + m * C
-    ck_at = ck_ptr + lane * N_k * C
-    mask_at = mask_ptr + b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
-    keep_at = keep_ptr + (first_row + m) * N_k
+    own_c, other_c = first_row * C, lane * N_k * C  # where columns of own rows begin, and those of the head's keys
+    mask_own = b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
+    keep_own = (first_row + m) * N_k
     d_in = (d < D)[None, :]
-    # load query rows, their output gradient, log-sum-exp and δ
+    # load query rows [BM, D], their output gradient [BM, DV], log-sum-exp and δ [BM]
     q = load_rows(q_at, row, q_n, D, BD)
     if NEGATED:
-        q = negated(q)
+        q, scale = negated(q), -scale
     do = load_rows(do_ptr + first_row * DV, row, DV, DV, BDV)
     lse = tl.load(lse_ptr + first_row + m, mask=row_in, other=float("-inf")) * LOG2E
     lse = tl.where(lse == float("-inf"), float("inf"), lse)  # all weights of a row that sees nothing are zero
@@ -296,7 +311,7 @@ def backward_rows(
     last = tl.where(row_in, tl.minimum(rows + limit, other_stop - 1), -1)
 
     dq = tl.zeros([BM, BD], tl.float32)
-    if HAS_BQ:
+    if bq_ptr is not None:
         if BAND:
             low_sum = tl.zeros([BM], tl.float32)
             high_sum = tl.zeros([BM], tl.float32)
@@ -308,44 +323,44 @@ def backward_rows(
         run_at = runs_ptr + run * (2 + PARTS)
         term = tl.zeros([BM], tl.float32)
         more = tl.zeros([BM], tl.float32)
-        if HAS_BQ:
-            term += of_run(bq_at, run_at, row_in, PARTS) * LOG2E
-        if HAS_DP:
-            more += of_run(dp_at, run_at, row_in, PARTS)
-        ck_run = ck_run_ptr + run_vector(lane, run_at, C, BAND) * N_k
+        if bq_ptr is not None:
+            term += of_run(bq_ptr + own_c + m * C, run_at, row_in, PARTS) * LOG2E
+        if dp_ptr is not None:
+            more += of_run(dp_ptr + own_c + m * C, run_at, row_in, PARTS)
+        run_k = run_vector(lane, run_at, C, BAND) * N_k
         less = lse - term
         rest = delta - more
         run_sum = tl.zeros([BM, SUMMED], tl.float32)
         for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BN):
-            # load keys and values; weights from scores and the log-sum-exp
+            # load keys [BN, D] and values [BN, DV]; weights [BM, BN] from scores and the log-sum-exp
             k = load_rows(k_at + at * wide * k_n, n, k_n, D, BD)
             v = load_rows(v_at + at * wide * v_n, n, v_n, DV, BDV)
             s = dot(q, tl.trans(k), PRECISION)
             s = s * scale + term[:, None] if SCORE > 0 else s * scale - less[:, None]
-            if HAS_CK:
-                s += keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS)[None, :]
+            if ck_ptr is not None:
+                s += keys_of_run(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS)[None, :]
             if SCORE > 0:
                 s = finished(s, bend, SCORE)
                 bent = slope(s, bend, SCORE)
                 s -= lse[:, None]
-            if MASK > 0:
-                s = masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
+            if mask_ptr is not None:
+                s = masked(s, mask_ptr + mask_own[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None])
             p = tl.exp2(s)
             # gradient of the scores
             dp = dot(do, tl.trans(v), PRECISION)
             if DROPOUT > 0:
-                pairs = keep_at[:, None] + (at + n)[None, :]
-                kept = dropped(seed_ptr, b, h, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
+                pairs = keep_own[:, None] + (at + n)[None, :]
+                kept = dropped(seed_ptr, keep_ptr, b, h, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
                 ds = p * (tl.where(kept, (dp + more[:, None]) * boost, 0.0) - delta[:, None])
             else:
                 ds = p * (dp - rest[:, None])
             if SCORE > 0:
                 ds *= bent
             # sums by label (dB), and dq
-            if HAS_BQ:
+            if bq_ptr is not None:
                 run_sum = add_row_sums(run_sum, ds, k.dtype, PRECISION, BN, SUMMED)
             dq = add_dot(ds.to(k.dtype), k, dq, PRECISION)
-        if HAS_BQ:
+        if bq_ptr is not None:
             amount = tl.max(run_sum, 1)
             if BAND:
                 column = tl.load(run_at + 2)
@@ -360,66 +375,60 @@ def backward_rows(
         at, slot = tl.load(tile) + step * STEP, tl.load(tile + 1).to(tl.int64)
         first_key = tl.minimum(at, other_stop - 1)  # keys beyond the graph read its last key
         key = tl.minimum(j, other_stop - 1 - first_key)
-        # load keys and values, score
+        # load keys [STEP, D] and values [STEP, DV], score [BM, STEP]
         k = load_rows(k_at + first_key * wide * k_n, key, k_n, D, BD)
         v = load_rows(v_at + first_key * wide * v_n, key, v_n, DV, BDV)
         s = dot(q, tl.trans(k), PRECISION) * scale
         dp = dot(do, tl.trans(v), PRECISION)
-        # labels: gather B, dP and C
-        ck_step = ck_at + first_key * wide * C
-        if BAND:
-            attends = j[None, :] <= (last - at)[:, None]
-            u = (j[None, :] - m[:, None]) + (at - own_start - shift - low)
-            column = tl.minimum(tl.maximum(u, -1), width) + 1
-            if HAS_BQ:
-                s += fetch(bq_block, row[:, None] * C + column, NVIDIA) * LOG2E
-            if HAS_DP:
-                dp += fetch(dp_block, row[:, None] * C + column, NVIDIA)
-            if HAS_CK:
-                s += fetch(ck_step, key[None, :] * C + column, NVIDIA) * LOG2E
-        else:
-            for part in tl.static_range(PARTS):
+        # labels: ids [BM, STEP]; gather B, dP and C
+        for part in tl.static_range(PARTS):
+            if BAND:
+                attends = j[None, :] <= (last - at)[:, None]
+                u = (j[None, :] - m[:, None]) + (at - own_start - shift - low)
+                column = tl.minimum(tl.maximum(u, -1), width) + 1
+            else:
                 ids_step = ids_ptr + (slot * PARTS + part) * (BM * BN) + step * STEP
-                column = fetch_ids(ids_step, m[:, None] * BN + j[None, :], NVIDIA)
+                column = fetch_ids(ids_step, m[:, None] * BN + j[None, :])
                 attends = column < C
                 column = tl.minimum(column, C - 1)
-                if HAS_BQ:
-                    s += fetch(bq_block, row[:, None] * C + column, NVIDIA) * LOG2E
-                if HAS_DP:
-                    dp += fetch(dp_block, row[:, None] * C + column, NVIDIA)
-                if HAS_CK:
-                    s += fetch(ck_step, key[None, :] * C + column, NVIDIA) * LOG2E
+            if bq_ptr is not None:
+                s += fetch(bq_ptr + own_c, row[:, None] * C + column) * LOG2E
+            if dp_ptr is not None:
+                dp += fetch(dp_ptr + own_c, row[:, None] * C + column)
+            if ck_ptr is not None:
+                s += fetch(ck_ptr + other_c + first_key * wide * C, key[None, :] * C + column) * LOG2E
         if SCORE > 0:
             s = finished(s, bend, SCORE)
             bent = slope(s, bend, SCORE)
-        if MASK > 0:
-            s = masked(s, mask_at[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None], MASK)
+        if mask_ptr is not None:
+            s = masked(s, mask_ptr + mask_own[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None])
         # weights and the gradient of the scores
         p = tl.exp2(tl.where(attends, s - lse[:, None], float("-inf")))
         if DROPOUT > 0:
-            pairs = keep_at[:, None] + (at + j)[None, :]
-            kept = dropped(seed_ptr, b, h, rows, at, threshold, pairs, attends, BM, STEP, DROPOUT)
+            pairs = keep_own[:, None] + (at + j)[None, :]
+            kept = dropped(seed_ptr, keep_ptr, b, h, rows, at, threshold, pairs, attends, BM, STEP, DROPOUT)
             dp = tl.where(kept, dp * boost, 0.0)
         ds = p * (dp - delta[:, None])
         if SCORE > 0:
             ds *= bent
         # sums by label (dB), and dq
-        if HAS_BQ:
+        if bq_ptr is not None:
             if BAND:
                 low_sum += tl.sum(tl.where(u < 0, ds, 0.0), 1)
                 high_sum += tl.sum(tl.where(u >= width, ds, 0.0), 1)
-                put(db_block, row[:, None] * C + column, ds, attends & in_band(u, width), NVIDIA)
+                put(db_ptr + own_c, row[:, None] * C + column, ds, attends & in_band(u, width))
             else:
                 sums = add_step(
                     sums, ds, order_ptr, bounds_ptr, slot, step, C, k.dtype, PARTS, BM, BN, STEP, RP,
-                    False, UPTO, PRECISION, NVIDIA,
+                    False, UPTO, PRECISION,
                 )  # fmt: skip
         dq = add_dot(ds.to(k.dtype), k, dq, PRECISION)
 
     # store
     dq_at = dq_ptr + first_row * D + m[:, None] * D + d[None, :]
     tl.store(dq_at, dq * q_scale, mask=row_in[:, None] & d_in)
-    if HAS_BQ:
+    if bq_ptr is not None:
+        db_at = db_ptr + own_c + m * C
         if BAND:
             tl.store(db_at, low_sum, mask=row_in)
             tl.store(db_at + width + 1, high_sum, mask=row_in)
@@ -427,6 +436,7 @@ def backward_rows(
             store_sums(db_at, sums, row_in, C, RP, UPTO)
 
 
+@triton.heuristics({**FLAGS, "FOLDED": lambda args: args["VECTORS"] > 1})
 @triton.jit(do_not_specialize=AS_THEY_ARE)
 def backward_keys(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, less_ptr, rest_ptr,
@@ -434,10 +444,8 @@ def backward_keys(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
     H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, k_scale, VECTORS,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr,
-    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr,
-    NVIDIA: tl.constexpr, HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-    FOLDED: tl.constexpr,
+    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, SCORE: tl.constexpr,
+    PACKED: tl.constexpr, PRECISION: tl.constexpr, DROPOUT: tl.constexpr, NEGATED: tl.constexpr, FOLDED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of key and value (all query heads that share them) and of C, for one block of keys.
 
@@ -445,6 +453,8 @@ def backward_keys(
     and ``rest`` ``[B, H, 1 + columns of runs, N_q]`` hold lse (in powers of two, inf on a row that sees nothing) and δ,
     and both minus each column's B and dP (``FOLDED``), so that labels cost nothing in a run.
     """
+    BAND: tl.constexpr = ids_ptr is None
+    UPTO: tl.constexpr = q_ptr.dtype.element_ty != tl.float32
     # which block of keys of which key head
     kv_lane = (tl.program_id(0) // num_blocks).to(tl.int64)
     block = tl.program_id(0) % num_blocks
@@ -465,10 +475,10 @@ def backward_keys(
     d_in, dv_in = (d < D)[None, :], (dv < DV)[None, :]
     k_at = k_ptr + b * k_b + kv_head * k_h + own_start.to(tl.int64) * k_n
     v_at = v_ptr + b * v_b + kv_head * v_h + own_start.to(tl.int64) * v_n
-    # load keys and values; they stay in registers
+    # load keys [BN, D] and values [BN, DV]; they stay in registers
     k = load_rows(k_at, key, k_n, D, BD)
     if NEGATED:
-        k = negated(k)
+        k, scale = negated(k), -scale
     v = load_rows(v_at, key, v_n, DV, BDV)
     dk = tl.zeros([BN, BD], tl.float32)
     dvalue = tl.zeros([BN, BDV], tl.float32)
@@ -480,11 +490,9 @@ def backward_keys(
         q_at = q_ptr + b * q_b + h * q_h
         do_at = do_ptr + lane * N_q * DV
         row_at = lane * N_q
-        ck_block, dc_block = ck_ptr + (lane * N_k + own_start) * C, dc_ptr + (lane * N_k + own_start) * C
-        ck_at, dc_at = ck_block + n * C, dc_block + n * C
-        mask_at = mask_ptr + b * mask_b + h * mask_h
-        keep_at = keep_ptr + lane * N_q * N_k
-        if HAS_CK:
+        own_c = (lane * N_k + own_start) * C
+        mask_own, keep_own = b * mask_b + h * mask_h, lane * N_q * N_k
+        if ck_ptr is not None:
             if BAND:
                 low_sum = tl.zeros([BN], tl.float32)
                 high_sum = tl.zeros([BN], tl.float32)
@@ -499,13 +507,13 @@ def backward_keys(
                 column = tl.load(run_at + 2)
                 vector += (1 + (tl.minimum(column, 1) if BAND else column)) * N_q
             extra = tl.zeros([BN], tl.float32)
-            if HAS_CK:
-                extra = of_run(ck_at, run_at, key_in, PARTS) * LOG2E
+            if ck_ptr is not None:
+                extra = of_run(ck_ptr + own_c + n * C, run_at, key_in, PARTS) * LOG2E
             run_sum = tl.zeros([BN], tl.float32)
             for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BM):
                 rows = at + m
                 first = row_at + at
-                # load query rows; weights from scores and the log-sum-exp
+                # load query rows [BM, D], their output gradient [BM, DV]; weights [BN, BM] from scores and lse
                 q = load_rows(q_at + at * wide * q_n, m, q_n, D, BD)
                 do = load_rows(do_at + at * wide * DV, m, DV, DV, BDV)
                 less = tl.load(less_ptr + vector + at + m)
@@ -513,30 +521,33 @@ def backward_keys(
                 term = tl.zeros([BM], tl.float32)
                 more = tl.zeros([BM], tl.float32)
                 if not FOLDED:
-                    if HAS_BQ:
+                    if bq_ptr is not None:
                         term += of_run(bq_ptr + first * C + m * C, run_at, m >= 0, PARTS) * LOG2E
-                    if HAS_DP:
+                    if dp_ptr is not None:
                         more += of_run(dp_ptr + first * C + m * C, run_at, m >= 0, PARTS)
                 s = dot(k, tl.trans(q), PRECISION) * scale
                 if SCORE > 0:
                     s += term[None, :]
                 else:
                     s -= (less - term)[None, :]
-                if HAS_CK:
+                if ck_ptr is not None:
                     s += extra[:, None]
                 if SCORE > 0:
                     s = finished(s, bend, SCORE)
                     bent = slope(s, bend, SCORE)
                     s -= less[None, :]
-                if MASK > 0:
-                    entries = mask_at + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
-                    s = masked(s, entries, key_in[:, None], MASK)
+                if mask_ptr is not None:
+                    entries = mask_own + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
+                    s = masked(s, mask_ptr + entries, key_in[:, None])
                 p = tl.exp2(s)
                 # gradient of the scores
                 dp = dot(v, tl.trans(do), PRECISION)
                 if DROPOUT > 0:
-                    pairs = keep_at + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
-                    kept = dropped(seed_ptr, b, h, rows, own_start, threshold, pairs, key_in[None, :], BM, BN, DROPOUT)
+                    pairs = keep_own + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
+                    inside = key_in[None, :]
+                    kept = dropped(
+                        seed_ptr, keep_ptr, b, h, rows, own_start, threshold, pairs, inside, BM, BN, DROPOUT
+                    )  # fmt: skip
                     kept = tl.trans(kept)
                     ds = p * (tl.where(kept, (dp + more[None, :]) * boost, 0.0) - rest[None, :])
                     p = tl.where(kept, p, 0.0)
@@ -547,9 +558,9 @@ def backward_keys(
                 # dv and dk, and sums by label (dC)
                 dvalue = add_dot(p.to(do.dtype), do, dvalue, PRECISION)
                 dk = add_dot(ds.to(q.dtype), q, dk, PRECISION)
-                if HAS_CK:
+                if ck_ptr is not None:
                     run_sum += tl.sum(ds, 1)  # one more product here would spill
-            if HAS_CK:
+            if ck_ptr is not None:
                 if BAND:
                     column = tl.load(run_at + 2)
                     low_sum += tl.where(column == 0, run_sum, 0.0)
@@ -565,50 +576,44 @@ def backward_keys(
             row_in = rows < other_stop
             first_row = tl.minimum(at, other_stop - 1)  # rows beyond the graph read its last row
             row = tl.minimum(i, other_stop - 1 - first_row)
-            # load query rows, score
+            # load query rows [STEP, D] and their output gradient [STEP, DV], score [BN, STEP]
             q = load_rows(q_at + first_row * wide * q_n, row, q_n, D, BD)
             do = load_rows(do_at + first_row * wide * DV, row, DV, DV, BDV)
             less = tl.load(less_ptr + row_at * VECTORS + at + i, mask=row_in, other=float("inf"))
             rest = tl.load(rest_ptr + row_at * VECTORS + at + i, mask=row_in, other=0.0)
             s = dot(k, tl.trans(q), PRECISION) * scale
             dp = dot(v, tl.trans(do), PRECISION)
-            # labels: gather B, dP and C
-            bq_step, dp_step = bq_ptr + (row_at + first_row) * C, dp_ptr + (row_at + first_row) * C
-            if BAND:
-                seen = tl.where(row_in, tl.minimum(i + (at + limit - own_start), own_stop - own_start - 1), -1)
-                attends = n[:, None] <= seen[None, :]
-                u = (n[:, None] - i[None, :]) + (own_start - at - shift - low)
-                column = tl.minimum(tl.maximum(u, -1), width) + 1
-                if HAS_BQ:
-                    s += fetch(bq_step, row[None, :] * C + column, NVIDIA) * LOG2E
-                if HAS_DP:
-                    dp += fetch(dp_step, row[None, :] * C + column, NVIDIA)
-                if HAS_CK:
-                    s += fetch(ck_block, key[:, None] * C + column, NVIDIA) * LOG2E
-            else:
-                for part in tl.static_range(PARTS):
+            # labels: ids [STEP, BN]; gather B, dP and C
+            other_c = (row_at + first_row) * C
+            for part in tl.static_range(PARTS):
+                if BAND:
+                    seen = tl.where(row_in, tl.minimum(i + (at + limit - own_start), own_stop - own_start - 1), -1)
+                    attends = n[:, None] <= seen[None, :]
+                    u = (n[:, None] - i[None, :]) + (own_start - at - shift - low)
+                    column = tl.minimum(tl.maximum(u, -1), width) + 1
+                else:
                     ids_step = ids_ptr + (slot * PARTS + part) * (BM * BN) + step * (STEP * BN)
-                    column = fetch_ids(ids_step, i[None, :] * BN + n[:, None], NVIDIA)
+                    column = fetch_ids(ids_step, i[None, :] * BN + n[:, None])
                     attends = column < C
                     column = tl.minimum(column, C - 1)
-                    if HAS_BQ:
-                        s += fetch(bq_step, row[None, :] * C + column, NVIDIA) * LOG2E
-                    if HAS_DP:
-                        dp += fetch(dp_step, row[None, :] * C + column, NVIDIA)
-                    if HAS_CK:
-                        s += fetch(ck_block, key[:, None] * C + column, NVIDIA) * LOG2E
+                if bq_ptr is not None:
+                    s += fetch(bq_ptr + other_c, row[None, :] * C + column) * LOG2E
+                if dp_ptr is not None:
+                    dp += fetch(dp_ptr + other_c, row[None, :] * C + column)
+                if ck_ptr is not None:
+                    s += fetch(ck_ptr + own_c, key[:, None] * C + column) * LOG2E
             if SCORE > 0:
                 s = finished(s, bend, SCORE)
                 bent = slope(s, bend, SCORE)
-            if MASK > 0:
-                entries = mask_at + (first_row + row).to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
-                s = masked(s, entries, key_in[:, None], MASK)
+            if mask_ptr is not None:
+                entries = mask_own + (first_row + row).to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
+                s = masked(s, mask_ptr + entries, key_in[:, None])
             # weights and the gradient of the scores
             p = tl.exp2(tl.where(attends, s - less[None, :], float("-inf")))
             if DROPOUT > 0:
-                pairs = keep_at + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
+                pairs = keep_own + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
                 inside = row_in[:, None] & key_in[None, :]
-                kept = dropped(seed_ptr, b, h, rows, own_start, threshold, pairs, inside, STEP, BN, DROPOUT)
+                kept = dropped(seed_ptr, keep_ptr, b, h, rows, own_start, threshold, pairs, inside, STEP, BN, DROPOUT)
                 kept = tl.trans(kept)
                 ds = p * (tl.where(kept, dp * boost, 0.0) - rest[None, :])
                 p = tl.where(kept, p, 0.0)
@@ -619,18 +624,19 @@ def backward_keys(
             # dv and dk, and sums by label (dC)
             dvalue = add_dot(p.to(do.dtype), do, dvalue, PRECISION)
             dk = add_dot(ds.to(q.dtype), q, dk, PRECISION)
-            if HAS_CK:
+            if ck_ptr is not None:
                 if BAND:
                     low_sum += tl.sum(tl.where(u < 0, ds, 0.0), 1)
                     high_sum += tl.sum(tl.where(u >= width, ds, 0.0), 1)
-                    put(dc_block, key[:, None] * C + column, ds, attends & in_band(u, width), NVIDIA)
+                    put(dc_ptr + own_c, key[:, None] * C + column, ds, attends & in_band(u, width))
                 else:
                     sums = add_step(
                         sums, ds, order_ptr, bounds_ptr, slot, step, C, q.dtype, PARTS, BN, BM, STEP, RP,
-                        True, UPTO, PRECISION, NVIDIA,
+                        True, UPTO, PRECISION,
                     )  # fmt: skip
 
-        if HAS_CK:
+        if ck_ptr is not None:
+            dc_at = dc_ptr + own_c + n * C
             if BAND:
                 tl.store(dc_at, low_sum, mask=key_in)
                 tl.store(dc_at + width + 1, high_sum, mask=key_in)

@@ -3,25 +3,29 @@
 Letters: ``i`` query rows, ``j`` keys, ``C`` columns of labels; scores are in powers of two.
 
 The compiler chooses a layout for each load and store of a tile, and moves the softmax around it into that layout; sums
-of rows then cross all lanes of a warp. So on NVIDIA's GPUs (``NVIDIA``) a line of PTX, which takes any layout, reads
-and writes one number per pair.
+of rows then cross all lanes of a warp. So on NVIDIA's GPUs a line of PTX, which takes any layout, reads and writes one
+number per pair.
 """
 
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN201, ANN202, SIM108
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
+from relgraph.impl.triton.limits import interpreted
+
+INTERPRETED: tl.constexpr = tl.constexpr(interpreted())
+NVIDIA: tl.constexpr = tl.constexpr(torch.version.hip is None and not interpreted())
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 FIELDS: tl.constexpr = tl.constexpr(9)
 SOFTCAP: tl.constexpr = tl.constexpr(1)
 LEAKY_RELU: tl.constexpr = tl.constexpr(2)
-GIVEN: tl.constexpr = tl.constexpr(2)
-PACKED: tl.constexpr = tl.constexpr(3)
-PART: tl.constexpr = tl.constexpr(4)
+DRAWN, GIVEN, PACKED, PART = (tl.constexpr(number) for number in (1, 2, 3, 4))
+"""Dropout: drawn, given as a mask, drawn for a packed batch, drawn for a part of a larger problem; 0 is none."""
 
 
 @triton.jit
@@ -40,7 +44,7 @@ def negated(x):
 
 
 @triton.jit
-def fetch(base, at, NVIDIA: tl.constexpr):
+def fetch(base, at):
     """The float32 numbers at these offsets, below 2**30 and not negative."""
     if NVIDIA:
         x = tl.inline_asm_elementwise(
@@ -53,7 +57,7 @@ def fetch(base, at, NVIDIA: tl.constexpr):
 
 
 @triton.jit
-def put(base, at, x, here, NVIDIA: tl.constexpr):
+def put(base, at, x, here):
     """Store float32 numbers at these offsets."""
     if NVIDIA:
         tl.inline_asm_elementwise(
@@ -66,7 +70,7 @@ def put(base, at, x, here, NVIDIA: tl.constexpr):
 
 
 @triton.jit
-def fetch_ids(base, at, NVIDIA: tl.constexpr):
+def fetch_ids(base, at):
     """The integers of 8, 16 or 32 bits at these offsets, none negative, as int32."""
     if NVIDIA and base.dtype.element_ty == tl.uint8:
         x = tl.inline_asm_elementwise(
@@ -112,10 +116,12 @@ def _kept(seed_ptr, b, h, i, at, threshold, X: tl.constexpr, Y: tl.constexpr, DR
 
 
 @triton.jit
-def dropped(seed_ptr, b, h, i, at, threshold, keep_at, inside, X: tl.constexpr, Y: tl.constexpr, DROPOUT: tl.constexpr):
+def dropped(
+    seed_ptr, keep_ptr, b, h, i, at, threshold, pairs, inside, X: tl.constexpr, Y: tl.constexpr, DROPOUT: tl.constexpr
+):  # fmt: skip
     """Which pairs dropout keeps: drawn, or read from a given mask."""
     if DROPOUT == GIVEN:
-        kept = tl.load(keep_at, mask=inside, other=0.0) != 0.0
+        kept = tl.load(keep_ptr + pairs, mask=inside, other=0.0) != 0.0
     else:
         kept = _kept(seed_ptr, b, h, i, at, threshold, X, Y, DROPOUT)
     return kept
@@ -124,7 +130,7 @@ def dropped(seed_ptr, b, h, i, at, threshold, keep_at, inside, X: tl.constexpr, 
 @triton.jit
 def dot(a, b, PRECISION: tl.constexpr):
     """The product of two tiles, in float32."""
-    if PRECISION == "upcast":  # Triton's interpreter reads the bits of bfloat16 as integers
+    if INTERPRETED:  # the interpreter reads the bits of bfloat16 as integers
         product = tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
         product = tl.dot(a, b, input_precision=PRECISION)
@@ -134,7 +140,7 @@ def dot(a, b, PRECISION: tl.constexpr):
 @triton.jit
 def add_dot(a, b, to, PRECISION: tl.constexpr):
     """``to`` plus the product of two tiles."""
-    if PRECISION == "upcast":
+    if INTERPRETED:
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), to)
     else:
         product = tl.dot(a, b, to, input_precision=PRECISION)
@@ -152,10 +158,10 @@ def add_row_sums(sums, x, dtype: tl.constexpr, PRECISION: tl.constexpr, Y: tl.co
 
 
 @triton.jit
-def masked(s, entries_at, inside, MASK: tl.constexpr):
-    """Scores under the mask at ``entries_at``; MASK 1: True attends, 2: added."""
+def masked(s, entries_at, inside):
+    """Scores under the mask at ``entries_at``: of bytes, where 1 attends, or of floats, which are added."""
     entry = tl.load(entries_at, mask=inside, other=0)
-    if MASK == 1:
+    if entry.dtype == tl.uint8:
         s = tl.where(entry != 0, s, float("-inf"))
     else:
         s += entry.to(tl.float32) * LOG2E
@@ -200,18 +206,18 @@ def of_run(table_at, run_at, inside, PARTS: tl.constexpr):
 
 @triton.jit
 def run_vector(lane, run_at, C, BAND: tl.constexpr):
-    """The vector of :func:`relgraph.impl.triton.launch.of_runs` for a run of this head."""
+    """The vector for a run of this head, in the order of ``keys_of_runs`` of the launch."""
     column = tl.load(run_at + 2)
     return lane * 2 + tl.minimum(column, 1) if BAND else lane * C + column
 
 
 @triton.jit
-def keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS: tl.constexpr):
+def keys_of_run(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS: tl.constexpr):
     """C of a tile's keys in a run, in powers of two; contiguous if there is one part."""
     if PARTS == 1:
-        entries = tl.load(ck_run + (at + n))
+        entries = tl.load(ck_run_ptr + run_k + (at + n))
     else:
-        entries = of_run(ck_at + (at + n) * wide * C, run_at, n >= 0, PARTS) * LOG2E
+        entries = of_run(ck_ptr + other_c + (at + n) * wide * C, run_at, n >= 0, PARTS) * LOG2E
     return entries
 
 
@@ -224,7 +230,7 @@ def in_band(u, width):
 @triton.jit
 def _by_column(
     x, order_at, bounds_at, C, dtype: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, LINE: tl.constexpr,
-    RP: tl.constexpr, TRANSPOSED: tl.constexpr, UPTO: tl.constexpr, PRECISION: tl.constexpr, NVIDIA: tl.constexpr,
+    RP: tl.constexpr, TRANSPOSED: tl.constexpr, UPTO: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums of each row of ``x`` [X, Y] by column, [X, RP] (``UPTO``: of all columns up to each).
 
@@ -238,7 +244,7 @@ def _by_column(
         last_at = (r + 1) * X + m
         first_at = r * X + m
     else:
-        order = fetch_ids(order_at, m * LINE + n, NVIDIA)
+        order = fetch_ids(order_at, m * LINE + n)
         last_at = m * (C + 1) + (r + 1)
         first_at = m * (C + 1) + r
     if TRANSPOSED:
@@ -249,10 +255,10 @@ def _by_column(
         running = dot(sorted_x.to(dtype), upto.to(dtype), PRECISION)
     else:
         running = tl.cumsum(sorted_x, 1)
-    last = fetch_ids(bounds_at, tl.where(here, last_at, 0), NVIDIA)
+    last = fetch_ids(bounds_at, tl.where(here, last_at, 0))
     sums = tl.where(here & (last > 0), tl.gather(running, tl.maximum(last - 1, 0), 1), 0.0)
     if not UPTO:
-        first = fetch_ids(bounds_at, tl.where(here, first_at, 0), NVIDIA)
+        first = fetch_ids(bounds_at, tl.where(here, first_at, 0))
         sums -= tl.where(here & (first > 0), tl.gather(running, tl.maximum(first - 1, 0), 1), 0.0)
     return sums
 
@@ -272,14 +278,14 @@ def add_run(sums, amount, run_at, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: t
 def add_step(
     sums, x, order_ptr, bounds_ptr, slot, step, C, dtype: tl.constexpr,
     PARTS: tl.constexpr, X: tl.constexpr, LINE: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr,
-    TRANSPOSED: tl.constexpr, UPTO: tl.constexpr, PRECISION: tl.constexpr, NVIDIA: tl.constexpr,
+    TRANSPOSED: tl.constexpr, UPTO: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums by column [X, RP] with one step of a mixed tile, ``x`` [X, Y], added; a tile has ``LINE // Y`` steps."""
     for part in tl.static_range(PARTS):
         at = slot * PARTS + part
         order = order_ptr + at * (X * LINE) + step * (Y * X if TRANSPOSED else Y)
         bounds = bounds_ptr + (at * (LINE // Y) + step) * X * (C + 1)
-        sums += _by_column(x, order, bounds, C, dtype, X, Y, LINE, RP, TRANSPOSED, UPTO, PRECISION, NVIDIA)
+        sums += _by_column(x, order, bounds, C, dtype, X, Y, LINE, RP, TRANSPOSED, UPTO, PRECISION)
     return sums
 
 

@@ -7,20 +7,20 @@ would round it, and backward could not compute the weights of large scores again
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from relgraph import score
 from relgraph.call import Answer, Call
 from relgraph.impl import op
 from relgraph.impl.listed import Pattern, added_to_pairs, earlier_twins, given_factor
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import split_batched
-from relgraph.impl.triton import capture
-from relgraph.impl.triton.limits import kernels
-from relgraph.impl.triton.outer import Outer
-from relgraph.impl.triton.tables import Terms, whole_outputs
+from relgraph.impl.triton.limits import is_recording, kernels
+from relgraph.impl.triton.tables import Terms, run, whole_outputs
+from relgraph.impl.triton.tiling import edge_tiling
 from relgraph.labels.memory import Memory
 from relgraph.plan import Csr, listed_pairs
 
@@ -34,36 +34,62 @@ def attend_listed(call: Call) -> Answer:
     """Attention over listed pairs; see :mod:`relgraph.impl.edges` for its meaning."""
     (tables,), outside = split_batched(call.tables)
     labeled = call.need_mass or any(table is not None for table in call.tables[0])
-    columns = call.plan.num_labels[0] if labeled else 0
-    outer = Outer(call, outside, call.plan.num_labels, columns)
-    rows = None if tables.rows is None else tables.rows.float()
-    output, lse, sums, mass, _ = op.run(
-        call, kernels("triton edges", call.query), columns=columns,
-        need_sums=tables.value is not None or outer.has_values, seed_device=call.query.device,
-        by_query=outer.by_query(rows), by_key=outer.by_key(),
-        label_keys=tables.key, label_values=tables.value, label_queries=tables.query, label_biases=tables.bias,
-    )  # fmt: skip
-    output = outer.with_value_term(output, sums)
-    masses = (mass if call.dropout_p > 0.0 else sums,) if call.need_mass else None
-    return Answer(output, lse * LN_2, masses)
+    sizes = call.plan.num_labels
+    name, columns = kernels("triton edges", call.query), sizes[0] if labeled else 0
+    output, lse, _, mass = run(call, name, tables, outside, sizes, columns)
+    return Answer(output, lse * LN_2, (mass,) if call.need_mass else None)
 
 
 def _forward(problem: Problem) -> Outputs:
+    """Output, log-sum-exp to base 2, sums after and before dropout; float32, and None for sums that are not needed."""
     from relgraph.impl.triton import edge_kernels
 
-    terms = Terms(problem)
-    return terms.with_value_term(edge_kernels.forward(_edge_problem(problem, terms)))
+    terms, shape = Terms(problem), problem.query.shape[:3]
+    output = problem.query.new_empty(*shape, problem.value.shape[-1], dtype=torch.float32)
+    lse = output.new_empty(shape)
+    sums = output.new_empty(*shape, problem.columns) if problem.need_sums else None
+    mass = output.new_empty(*shape, problem.columns) if problem.need_mass else None
+    if lse.numel():
+        kernel: Any = edge_kernels.forward_kernel  # pyright does not know the launch syntax
+        pairs = _pairs_of(problem)
+        with torch.cuda.device_of(problem.query):
+            kernel[(lse.numel(),)](
+                **_arguments(problem, terms), **pairs.by_row(problem),
+                o_ptr=output, lse_ptr=lse, p_ptr=sums, mass_ptr=mass,
+            )  # fmt: skip
+    return terms.with_value_term(Outputs(output, lse, sums, mass))
 
 
 def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     from relgraph.impl.triton import edge_kernels
 
-    terms = Terms(problem)
-    outputs = whole_outputs(outputs)
-    plain = terms.without_value_term(outputs)
-    grads = terms.whole_incoming(incoming)
-    found = edge_kernels.backward(_edge_problem(problem, terms), plain, grads)
-    return terms.gradients(found, outputs, grads)
+    terms, outputs = Terms(problem), whole_outputs(outputs)
+    plain, grads = terms.without_value_term(outputs), terms.whole_incoming(incoming)
+    query, key, value = problem.query, problem.key, problem.value
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
+    delta = dq.new_empty(query.shape[:3], dtype=torch.float32)
+    db, dc = (None if x is None else torch.empty_like(x) for x in (terms.by_query, terms.by_key))
+    queries, keys = delta.numel(), key.shape[:3].numel()
+    if queries or keys:
+        pairs = _pairs_of(problem)
+        shared = {
+            **_arguments(problem, terms), **_strides("do", grads.output),
+            "lse_ptr": plain.lse, "delta_ptr": delta, "do_ptr": grads.output, "dp_ptr": grads.sums,
+            "dmass_ptr": grads.mass,
+        }  # fmt: skip
+        by_row: Any = edge_kernels.by_row_kernel
+        by_key: Any = edge_kernels.by_key_kernel
+        with torch.cuda.device_of(query):
+            if queries:
+                by_row[(queries,)](
+                    **shared, **pairs.by_row(problem), o_ptr=plain.output, p_ptr=plain.sums, mass_ptr=plain.mass,
+                    dlse_ptr=grads.lse, dq_ptr=dq, db_ptr=db,
+                )  # fmt: skip
+            if keys:
+                by_key[(keys,)](
+                    **shared, **pairs.by_key(problem), N_k=key.shape[2], dk_ptr=dk, dv_ptr=dv, dc_ptr=dc
+                )  # fmt: skip
+    return terms.gradients([dq, dk, dv, db, dc], outputs, grads)
 
 
 op.plug(
@@ -71,23 +97,84 @@ op.plug(
 )
 
 
-def _edge_problem(problem: Problem, terms: Terms) -> Any:
-    """The problem as kernels take it."""
-    from relgraph.impl.triton import edge_kernels
+class KernelPairs(NamedTuple):
+    """Listed pairs as the kernels read them, int32: by row, then sorted by key.
 
-    csr = _csr(problem)
-    # a CUDA graph computes this at each replay, when the pairs may differ
-    memo = Memory() if capture.is_recording(problem.query.device) else problem.memo
-    pairs = memo.once(PAIRS, lambda: edge_kernels.KernelPairs(*_pairs(problem, csr)))
-    rows = *map(_dense_rows, (problem.query, problem.key, problem.value)), terms.by_query, terms.by_key
-    return edge_kernels.EdgeProblem(
-        problem, rows, pairs, csr.batch != 1, added_to_pairs(problem), given_factor(problem)
-    )  # fmt: skip
+    Attributes:
+        row_ptr: ``[n + 1]`` where each row's pairs begin; rows are numbered through batch rows if their pairs differ.
+        col: ``[P]`` key of each pair, within its batch row.
+        label: ``[P]``; -1 no label.
+        col_ptr: ``[m + 1]`` where each key's pairs begin, once sorted by key.
+        row: ``[P]`` query of each pair in that order, within its batch row.
+        label_by_key: ``[P]`` labels in that order.
+        pair: ``[P]`` index of each of them in row order.
+        again: ``[P]`` how many parallel edges come before each pair, in row order; None if there are none.
+        again_by_key: ``[P]`` the same in the order by key.
+    """
+
+    row_ptr: Tensor
+    col: Tensor
+    label: Tensor
+    col_ptr: Tensor
+    row: Tensor
+    label_by_key: Tensor
+    pair: Tensor
+    again: Tensor | None
+    again_by_key: Tensor | None
+
+    def by_row(self, problem: Problem) -> dict[str, Any]:
+        """What a kernel over queries reads, and its tiles."""
+        tiles = self._tiles(problem, self.row_ptr)
+        return {
+            "begin_ptr": self.row_ptr, "col_ptr": self.col, "label_ptr": self.label, "again_ptr": self.again, **tiles
+        }  # fmt: skip
+
+    def by_key(self, problem: Problem) -> dict[str, Any]:
+        """What a kernel over keys reads, and its tiles."""
+        return {
+            "begin_ptr": self.col_ptr, "row_ptr": self.row, "label_ptr": self.label_by_key, "pair_ptr": self.pair,
+            "again_ptr": self.again_by_key, **self._tiles(problem, self.col_ptr),
+        }  # fmt: skip
+
+    def _tiles(self, problem: Problem, begin: Tensor) -> dict[str, int]:
+        degree = self.col.shape[0] / max(begin.shape[0] - 1, 1)
+        return edge_tiling(problem.query.shape[-1], problem.value.shape[-1], problem.columns, degree)
 
 
-def _dense_rows(x: Tensor | None) -> Tensor | None:
+def _arguments(problem: Problem, terms: Terms) -> dict[str, Any]:
+    """What all three kernels read, by the names of their parameters."""
+    query, key, value = map(_dense_rows, (problem.query, problem.key, problem.value))
+    heads = query.shape[1]
+    added, factor = added_to_pairs(problem), given_factor(problem)
+    named, bend = score.encode(problem.score)
+    return {
+        "q_ptr": query, "k_ptr": key, "v_ptr": value, "bq_ptr": terms.by_query, "ck_ptr": terms.by_key,
+        "added_ptr": added, "factor_ptr": factor, "seed_ptr": problem.seed,
+        **_strides("q", query), **_strides("k", key), **_strides("v", value),
+        **_strides("bq", terms.by_query), **_strides("ck", terms.by_key),
+        "added_lane": _lane_stride(added), "factor_lane": _lane_stride(factor),
+        "N_q": query.shape[2], "C": problem.columns,
+        "scale": problem.scale, "drop": problem.dropout_p, "bend": bend,
+        "grow": 1.0 / (1.0 - problem.dropout_p) if problem.dropout_p < 1.0 else 0.0,
+        "H": heads, "GROUP": heads // key.shape[1], "JOINT": _csr(problem).batch != 1,
+        "SCORE": 1 + int(named), "enable_fp_fusion": True,
+    }  # fmt: skip
+
+
+def _dense_rows(x: Tensor) -> Tensor:
     """``x`` with its last dimension laid out densely, as the kernels read it."""
-    return x if x is None or x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _strides(name: str, x: Tensor | None) -> dict[str, int]:
+    """Strides of batch rows, heads and rows; 0 for a tensor that is not there."""
+    batch, head, row = (0, 0, 0) if x is None else x.stride()[:3]
+    return {f"{name}_b": batch, f"{name}_h": head, f"{name}_n": row}
+
+
+def _lane_stride(x: Tensor | None) -> int:
+    """0 where all lanes share the pairs' values."""
+    return 0 if x is None or x.shape[0] == 1 else x.stride(0)
 
 
 def _csr(problem: Problem) -> Csr:
@@ -96,8 +183,15 @@ def _csr(problem: Problem) -> Csr:
     return csr
 
 
+def _pairs_of(problem: Problem) -> KernelPairs:
+    """The pairs by query and by key, made once for these labels."""
+    # a CUDA graph computes this at each replay, when the pairs may differ
+    memo = Memory() if is_recording(problem.query.device) else problem.memo
+    return memo.once(PAIRS, lambda: KernelPairs(*_pairs(problem, _csr(problem))))
+
+
 def _pairs(problem: Problem, csr: Csr) -> list[Any]:
-    """The pairs by query and by key, int32, in the order of :class:`~relgraph.impl.triton.edge_kernels.KernelPairs`."""
+    """The fields of :class:`KernelPairs`."""
     plan = problem.plan
     batch, _, _ = listed_pairs(plan, csr)
     pattern = Pattern.of(csr.row_ptr, csr.row, csr.col + batch * plan.k_len, csr.batch * plan.k_len)

@@ -29,6 +29,13 @@ MOST_COLUMNS = 128
 LEAST_CAPABILITY = (8, 0)
 """The oldest compute capability of NVIDIA that the kernels run on: bfloat16 on tensor cores, asynchronous copies."""
 
+NOT_RECORDED = (
+    "impl='triton' cannot be recorded in a CUDA graph with labels that are written out or listed over others: the size "
+    "of their tile map depends on them, and a replay would not see that they changed. Record it with labels by "
+    "distance, or with edges only; use impl='chunked'; or leave the call out of the graph"
+)
+"""A graph repeats its launches on new labels, so the launches must compute all that depends on labels."""
+
 CHECKED_WHEN_RUN = " (checked when run)"
 """The end of the names of kernels that a traced call takes; see :mod:`relgraph.impl.triton.selfcheck`."""
 
@@ -41,9 +48,19 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on")
 
 
+def uses_tf32(dtype: torch.dtype) -> bool:
+    """Whether torch permits products of this dtype in TF32."""
+    return dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+
+
 def is_gpu(device: torch.device) -> bool:
     """Whether the kernels are meant for this device, so that ``impl=None`` takes them."""
     return device.type == "cuda"
+
+
+def is_recording(device: torch.device) -> bool:
+    """Whether a CUDA graph is being recorded."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def not_run_now(tensor: Tensor) -> bool:

@@ -1,12 +1,9 @@
 """The self-check: it compares the kernels on a device with ``reference`` before ``impl=None`` uses them there.
 
-An untested compiler or GPU may give wrong numbers or none. So the kernels compute tiny problems, with values and all
-gradients, once per process, device, dtype, family of kernels (all pairs, listed pairs) and head size. The head size is
-rounded up as the kernels round it, because each rounded size is another program. The outcome is remembered. Compiling
-takes nearly all the time: Triton keeps compiled kernels on disk, and later processes take milliseconds.
-
-The check runs in a separate thread. Grad mode, inference mode, autocast, modes of torch, default devices, streams and
-torch.func belong to a thread, so those of the caller do not affect the check.
+An untested compiler or GPU may give wrong values or none. So the kernels compute tiny problems, with values and all
+gradients, once per process and :class:`Configuration`. Compiling takes nearly all the time: Triton keeps compiled
+kernels on disk, and later processes take milliseconds. The check runs in a separate thread, because grad mode,
+inference mode, autocast, modes of torch, default devices, streams and torch.func belong to a thread.
 
 While a call is traced nothing can be checked, and its head size may be unknown. It takes the kernels unless a check of
 any size has failed. A traced call uses kernels of another name, which run the check when they run, and raise if it
@@ -16,7 +13,6 @@ fails. While a CUDA graph is recorded nothing is checked, because a check would 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 import threading
 import time
@@ -41,10 +37,7 @@ from relgraph.plan import lower
 HEADS, KV_HEADS, NUM_LABELS = 2, 1, 5
 
 ALLOWED = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}
-"""The largest error of an output or gradient, as a share of its largest entry.
-
-Five times the error in Triton's interpreter, or more; a mistake in a kernel causes far larger errors.
-"""
+"""The largest error of an output or gradient, as a share of its largest entry; the interpreter has a fifth, or less."""
 
 ALLOWED_TF32 = 1e-2
 """The same for float32 where ``torch.set_float32_matmul_precision`` permits products in TF32."""
@@ -77,7 +70,7 @@ class Configuration(NamedTuple):
         device: the GPU.
         dtype: dtype of query, key and value.
         listed: whether the kernels are those over listed pairs.
-        size: numbers per head of a key, or of a value if they are more; rounded up to a size that products accept.
+        size: the larger head size of key and value, rounded up as the kernels round it: each is another program.
         tf32: whether torch permits products of float32 in TF32, which needs other kernels.
     """
 
@@ -94,9 +87,6 @@ class Configuration(NamedTuple):
         return f"on {device_name(self.device)}, {dtype}{tf32}, {pairs}, heads of {self.size}"
 
 
-SIZES = (16, 32, 64, 128, 256)
-"""All sizes of configurations."""
-
 _outcomes: dict[Configuration, Outcome] = {}
 _lock = threading.Lock()
 
@@ -104,12 +94,7 @@ _lock = threading.Lock()
 def configuration(query: Tensor, value: Tensor, *, listed: bool) -> Configuration:
     """The configuration of a call on these tensors."""
     size = product_size(max(query.shape[-1], value.shape[-1]))
-    return Configuration(query.device, query.dtype, listed, size, uses_tf32(query.dtype))
-
-
-def uses_tf32(dtype: torch.dtype) -> bool:
-    """Whether torch permits products of this dtype in TF32."""
-    return dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    return Configuration(query.device, query.dtype, listed, size, limits.uses_tf32(query.dtype))
 
 
 def remembered(asked: Configuration) -> Outcome | None:
@@ -119,10 +104,9 @@ def remembered(asked: Configuration) -> Outcome | None:
 
 def failure(device: torch.device, dtype: torch.dtype, listed: bool) -> str | None:
     """The failure of a check for heads of any size, if there was one; this runs no check."""
-    for size, tf32 in itertools.product(SIZES, (False, True)):
-        found = _outcomes.get(Configuration(device, dtype, listed, size, tf32))
-        if found is not None and found.why is not None:
-            return f"heads of {size}: {found.why}"
+    for asked, found in list(_outcomes.items()):
+        if asked[:3] == (device, dtype, listed) and found.why is not None:
+            return f"heads of {asked.size}: {found.why}"
     return None
 
 
@@ -141,7 +125,7 @@ def make_sure(asked: Configuration) -> Outcome | None:
     found = _outcomes.get(asked)
     if found is not None:
         return found
-    if asked.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    if limits.is_recording(asked.device):
         return None
     with _lock:
         found = _outcomes.get(asked)
@@ -149,18 +133,15 @@ def make_sure(asked: Configuration) -> Outcome | None:
             return found
         found = _outcomes[asked] = _in_a_thread(asked)
     if found.why is not None:
-        warnings.warn(_warning(asked, found), UserWarning, stacklevel=2)
+        instead = "'edges'" if asked.listed else "'dense' or 'chunked'"
+        warnings.warn(
+            f"the fused GPU kernels of relgraph (impl='triton') failed their self-check {asked}: "
+            f"{found.why}. {versions()}. impl=None takes {instead} instead, which is right and slower. "
+            "Please report what `python -m relgraph` prints",
+            UserWarning,
+            stacklevel=2,
+        )
     return found
-
-
-def _warning(asked: Configuration, found: Outcome) -> str:
-    """The warning about a failure."""
-    instead = "'edges'" if asked.listed else "'dense' or 'chunked'"
-    return (
-        f"the fused GPU kernels of relgraph (impl='triton') failed their self-check {asked}: "
-        f"{found.why}. {versions()}. impl=None takes {instead} instead, which is right and slower. "
-        "Please report what `python -m relgraph` prints"
-    )
 
 
 def device_name(device: torch.device) -> str:
@@ -179,11 +160,8 @@ def versions() -> str:
     return f"relgraph {ours}, torch {torch.__version__}, triton {triton.__version__}"
 
 
-# ---- the check ----
-
-
 def _in_a_thread(asked: Configuration) -> Outcome:
-    """Run the check in a separate thread and return the outcome; see the module."""
+    """The outcome of the check, which runs in a separate thread; see the module."""
     found: list[Outcome | BaseException] = []
 
     def work() -> None:
@@ -230,7 +208,7 @@ def _check(asked: Configuration) -> Outcome:
             mine = _solve(labels.to(device), [x.to(device) for x in inputs], causal, ours=True)
             truth = _solve(labels, [x.double() for x in inputs], causal, ours=False)
             for what, got, wanted in zip(NAMES, mine, truth, strict=True):
-                error = _error(got, wanted)
+                error = ((got.cpu().double() - wanted).abs().max() / wanted.abs().max()).item()
                 worst = error if error != error else max(worst, error)
                 if not error <= allowed(dtype):  # NaN is too far from everything
                     wrong.append(f"{name}, {what}: {error:.1e}")
@@ -250,7 +228,7 @@ def _check(asked: Configuration) -> Outcome:
 
 def allowed(dtype: torch.dtype) -> float:
     """The largest error that counts as a pass."""
-    return ALLOWED_TF32 if uses_tf32(dtype) else ALLOWED[dtype]
+    return ALLOWED_TF32 if limits.uses_tf32(dtype) else ALLOWED[dtype]
 
 
 def _problems(listed: bool) -> dict[str, tuple[Labels, bool]]:
@@ -285,14 +263,6 @@ def _solve(labels: Labels, inputs: list[Tensor], causal: bool, *, ours: bool) ->
     call = Call(query, key, value, lower(labels), (tables,), query.shape[-1] ** -0.5, is_causal=causal)
     output = (all_pairs.attend if ours else reference.attend)(call).output
     return [output.detach(), *torch.autograd.grad(output, leaves, incoming.detach().to(output.dtype))]
-
-
-def _error(got: Tensor, wanted: Tensor) -> float:
-    """The largest difference as a share of the largest entry; NaN and infinity stay."""
-    return ((got.cpu().double() - wanted).abs().max() / wanted.abs().max()).item()
-
-
-# ---- traced calls ----
 
 
 def _require(listed: bool, problem: Problem) -> None:

@@ -1,6 +1,6 @@
 """The terms of tables: B and C before the kernels, the value term after them, and the gradients of all of these.
 
-All of it is plain torch, without autograd, in as few operators as possible, because each costs the host some
+:class:`Terms` is plain torch, without autograd, in as few operators as possible, because each costs the host some
 microseconds in every call. B and C are made again in backward, which costs less than keeping them. Columns are those of
 B, C and the sums by label. A table has a row for each column, or for all but the last, which is then zero, for pairs
 without a label.
@@ -8,13 +8,57 @@ without a label.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from relgraph.call import Call, Tables
+from relgraph.impl import op
 from relgraph.impl.problem import Outputs, Problem
-from relgraph.impl.terms import repeat_heads, with_zero_row
+from relgraph.impl.terms import (
+    add_value_tables,
+    has_value_tables,
+    query_tables,
+    repeat_heads,
+    score_tables,
+    with_zero_row,
+)
+
+
+def run(
+    call: Call, kernels: str, inside: Tables, outside: Sequence[Tables], sizes: Sequence[int], columns: int,
+    *, recorded: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Run the primitive: output with all value terms, log-sum-exp, and the sums by label after and before dropout.
+
+    Args:
+        call: the call.
+        kernels: the name under which the primitive finds them.
+        inside: the tables that the kernels' own code adds, with a row for each column, or for all but the last.
+        outside: those with a batch axis, per part: plain torch adds them, and autograd differentiates it.
+        sizes: rows of each part's tables.
+        columns: width of B, C and the sums by label.
+        recorded: whether a CUDA graph may record the call.
+    """
+    by_query = None
+    if inside.rows is not None:
+        by_query = _whole(inside.rows.float(), columns, -1)
+    more = score_tables(call.query.float(), outside, sizes, call.scale)
+    if more is not None:
+        by_query = more[..., :columns] if by_query is None else more[..., :columns] + by_query
+    by_key = query_tables(call.key.float(), call.query.shape[1], outside, sizes, call.scale)
+    has_values = has_value_tables(outside)
+    output, lse, sums, mass, _ = op.run(
+        call, kernels, columns=columns, need_sums=inside.value is not None or has_values,
+        seed_device=call.query.device, recorded=recorded,
+        by_query=by_query, by_key=None if by_key is None else by_key[..., :columns],
+        label_keys=inside.key, label_values=inside.value, label_queries=inside.query, label_biases=inside.bias,
+    )  # fmt: skip
+    if has_values:
+        output = add_value_tables(output, sums, outside, sizes)
+    return output, lse, sums, mass if call.dropout_p > 0.0 else sums
 
 
 class Terms:
@@ -40,7 +84,7 @@ class Terms:
         problem = self.problem
         found = None if problem.by_query is None else problem.by_query.contiguous()
         if self.queries is not None and self.key_rows is not None:
-            scores = _scores(self.queries, self.key_rows, problem.scale)
+            scores = _product(self.queries, self.key_rows, problem.scale)
             found = scores if found is None else scores.add_(found)  # a sum: one part by a table, another by row
         if problem.label_biases is not None:
             bias = problem.label_biases if problem.label_biases.dim() == 1 else problem.label_biases[:, None]
@@ -61,8 +105,8 @@ class Terms:
             return None if problem.by_key is None else problem.by_key.contiguous()
         heads = problem.query.shape[1]
         if self.query_rows.dim() == 3:
-            return _scores(repeat_heads(self.keys, heads), self.query_rows, problem.scale)
-        return repeat_heads(_scores(self.keys, self.query_rows, problem.scale), heads)
+            return _product(repeat_heads(self.keys, heads), self.query_rows, problem.scale)
+        return repeat_heads(_product(self.keys, self.query_rows, problem.scale), heads)
 
     def with_value_term(self, outputs: Outputs) -> Outputs:
         """The outputs of kernels with the value term, Σ_r P[i, r]·a^V[r], and without it for backward."""
@@ -150,7 +194,7 @@ def whole_outputs(outputs: Outputs) -> Outputs:
     return Outputs(*(None if x is None else x.contiguous() for x in outputs))
 
 
-def joined(tables: list[Tensor | None], sizes: tuple[int, ...], heads: int, dim: int = -2) -> Tensor | None:
+def joined(tables: Sequence[Tensor | None], sizes: tuple[int, ...], heads: int, dim: int = -2) -> Tensor | None:
     """One table with a row for every column, of those of all parts; None without tables.
 
     Axis -2 or -1 counts rows. A single part stays unchanged, because its last column needs no row of zeros.
@@ -183,19 +227,12 @@ def _whole(table: Tensor, columns: int, dim: int = -2) -> Tensor:
     return table if table.shape[dim] == columns else with_zero_row(table, dim)
 
 
-def _scores(x: Tensor, rows: Tensor, scale: float) -> Tensor:
+def _product(x: Tensor, rows: Tensor, scale: float = 1.0) -> Tensor:
     """The product scale · x·rowsᵀ, contiguous ``[B, H, N, columns]``."""
     if rows.dim() == 3:
-        return x @ (rows * scale).transpose(-1, -2)
+        return x @ (rows if scale == 1.0 else rows * scale).transpose(-1, -2)
     found = torch.addmm(x.new_empty(()), x.flatten(0, 2), rows.t(), beta=0, alpha=scale)  # one operator, not two
     return found.view(*x.shape[:3], rows.shape[0])
-
-
-def _product(x: Tensor, rows: Tensor) -> Tensor:
-    """x·rowsᵀ, ``[B, H, N, columns]``."""
-    if rows.dim() == 3:
-        return x @ rows.transpose(-1, -2)
-    return (x.flatten(0, 2) @ rows.t()).view(*x.shape[:3], rows.shape[0])
 
 
 def _sum_heads(x: Tensor, heads: int) -> Tensor:

@@ -18,12 +18,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from relgraph.arguments import check
-from relgraph.impl.triton import capture
+from relgraph.impl.triton import limits
 from relgraph.impl.triton.tile_ids import NO_LIMIT, Axis, Grid, SortedTiles, offset_table, sort_columns, write
 from relgraph.impl.triton.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
 from relgraph.labels.memory import Memory
-from relgraph.plan import DistanceIds, LabelPlan
+from relgraph.plan import LabelPlan
 
 FIELDS = (
     "own_start", "own_stop", "other_stop", "shift", "limit", "run_begin", "run_end", "tile_begin", "tile_end",
@@ -45,8 +44,10 @@ class TileMap:
             (i, j) has distance ``j - i - shift`` (in the first part), and causal order shows it if ``j - i <= limit``.
         runs: ``[N, 2 + parts]``, start and stop on the other side, whole tiles, and the column of each part.
         tiles: ``[T, 2]``, start on the other side, slot in ``ids`` (-1 with a band).
-        ids: ``[slots, parts, BM, BN]``, uint8, int16 or int32: column of each pair; C if it does not attend.
-        order: uint8, shape of ``ids``: each row's keys by column within a step, stable; empty unless asked for.
+        ids: ``[slots, parts, BM, BN]``, uint8, int16 or int32: column of each pair; C if it does not attend. None with
+            a band.
+        order: uint8, shape of ``ids``: each row's keys by column within a step, stable. This and the following are
+            None unless asked for.
         bounds: uint8 ``[slots, parts, steps, BM, C + 1]``: how many pairs of the row and step have a lower column.
         order_t: uint8, shape of ``ids``: each key's rows by column within a step, along the rows' axis.
         bounds_t: uint8 ``[slots, parts, steps, C + 1, BN]``: how many pairs of the key and step have a lower column.
@@ -59,11 +60,11 @@ class TileMap:
     blocks: Tensor
     runs: Tensor
     tiles: Tensor
-    ids: Tensor
-    order: Tensor
-    bounds: Tensor
-    order_t: Tensor
-    bounds_t: Tensor
+    ids: Tensor | None
+    order: Tensor | None = None
+    bounds: Tensor | None = None
+    order_t: Tensor | None = None
+    bounds_t: Tensor | None = None
 
 
 def tile_map(
@@ -100,27 +101,21 @@ def tile_map(
             tensor are made anew in each call.
 
     Raises:
-        TypeError: sizes that are not ints.
-        ValueError: sizes below 1, or steps that are too large to sort; labels or offsets of another batch.
         NotImplementedError: a CUDA graph is being recorded, and the plan is not affine.
     """
     offsets = causal, *(part.offset for part in plan.parts)
-    moving, recording = any(isinstance(x, Tensor) for x in offsets), capture.is_recording(device)
+    moving, recording = any(isinstance(x, Tensor) for x in offsets), limits.is_recording(device)
     shortcut = None
     if memo is not None and not moving and not recording:  # nearly every call ends here
         own_batch = batch if plan.batch > 1 else 1
         shortcut = device, rows, keys, own_batch, causal, transposed, sort, sort_transposed
         if (found := memo.found.get(shortcut)) is not None:
             return found
-    check.integer("rows", rows, minimum=1)
-    check.integer("keys", keys, minimum=1)
-    check.integer("sort", sort, minimum=0, maximum=min(keys, 255))
-    check.integer("sort_transposed", sort_transposed, minimum=0, maximum=min(rows, 255))
     assert not any(part.csr is not None and part.csr.parallel for part in plan.parts)  # refused by the rule
-    maps = _maps(plan, check.integer("batch", batch, minimum=1), causal)
+    maps = 1 if plan.q_ptr is not None else max(plan.batch, *map(_length, offsets))
     affine = is_affine(plan)
     if recording and not affine:
-        raise NotImplementedError(capture.REFUSED)
+        raise NotImplementedError(limits.NOT_RECORDED)
     if memo is None or recording or (affine and moving):
         # A CUDA graph computes its maps at each replay, so they are not shared; kept maps may be gone by then.
         memo = Memory()
@@ -147,22 +142,8 @@ def _value(offset: int | Tensor | None) -> Hashable:
     return (tuple(offset.shape), *offset.reshape(-1).tolist()) if isinstance(offset, Tensor) else offset
 
 
-def _maps(plan: LabelPlan, batch: int, causal: int | Tensor | None) -> int:
-    """The number of maps: one per batch row, or 1 for all."""
-    sizes = {"labels": [p.ids.ids.shape[0] for p in plan.parts if not isinstance(p.ids, DistanceIds)]}
-    if plan.q_ptr is not None:
-        return 1
-    sizes["labels"] += [part.csr.batch for part in plan.parts if part.csr is not None]
-    sizes["the labels' q_offset"] = [_length(part.offset) for part in plan.parts]
-    sizes["causal"] = [_length(causal)]
-    for name, found in sizes.items():
-        wrong = [size for size in found if size not in (1, batch)]
-        if wrong:
-            raise ValueError(f"{name} must be for batch rows 1 or {batch}, got {wrong[0]}")
-    return max(size for found in sizes.values() for size in found)
-
-
 def _length(offset: int | Tensor | None) -> int:
+    """The number of batch rows that an offset tells apart."""
     return offset.shape[0] if isinstance(offset, Tensor) and offset.dim() == 1 else 1
 
 
@@ -193,17 +174,16 @@ def _shift_and_limit(grid: Grid, own: Axis) -> tuple[Tensor, Tensor]:
 
 def _map(
     grid: Grid, transposed: bool, band: tuple[int, int] | None, spans: tuple[Tensor, ...], runs: Tensor, tiles: Tensor,
-    ids: Tensor,
+    ids: Tensor | None,
 ) -> TileMap:  # fmt: skip
     """A map of these runs and tiles; spans are run_begin, run_end, tile_begin, tile_end, one number per block."""
     own, other = _sides(grid, transposed)
     size = grid.maps, own.blocks
     fields = own.start, own.stop, other.end[own.graph], *_shift_and_limit(grid, own), *(x.view(size) for x in spans)
     blocks = torch.stack([x.expand(size) for x in fields], -1).to(torch.int32)
-    none = torch.empty(0, dtype=torch.uint8, device=blocks.device)
     runs, tiles = runs.to(torch.int32), tiles.to(torch.int32)
     parts = len(grid.plan.parts)
-    return TileMap(grid.rows.size, grid.keys.size, parts, band, blocks, runs, tiles, ids, none, none, none, none)
+    return TileMap(grid.rows.size, grid.keys.size, parts, band, blocks, runs, tiles, ids)
 
 
 def _of_written(grid: Grid, written: SortedTiles, transposed: bool) -> TileMap:
@@ -343,5 +323,4 @@ def _affine(grid: Grid, transposed: bool) -> TileMap:
     column = torch.full_like(positions[..., :1], walk.columns[0])
     column[..., 1, :] = walk.columns[1]
     runs = torch.cat([positions, column], -1).view(-1, 3)
-    ids = torch.empty(0, dtype=torch.uint8, device=upto.device)
-    return _map(grid, transposed, (labels.low, labels.width), spans, runs, tiles, ids)
+    return _map(grid, transposed, (labels.low, labels.width), spans, runs, tiles, None)

@@ -104,6 +104,18 @@ _BY_GENERATION = {
 """By major compute capability: the tiles, and what differs for written-out labels, whose sums take registers."""
 
 
+ELEMENTS_A_THREAD = 16
+"""Elements of a tile of listed pairs per thread. More let fewer programs run at once and slow the final sums."""
+
+
+def edge_tiling(size: int, value_size: int, labels: int, degree: float) -> dict[str, int]:
+    """Tile sizes and warps for head sizes D and D_v, R labels and ``degree`` listed pairs per program."""
+    DP, VP, RP = (max(1 << (x - 1).bit_length(), 8) if x else 8 for x in (size, value_size, labels))
+    E = 8 if degree <= 32 else 16 if degree <= 128 else 32
+    warps = E * max(DP, VP, RP // 2) // (32 * ELEMENTS_A_THREAD)
+    return {"D": size, "DV": value_size, "DP": DP, "VP": VP, "RP": RP, "E": E, "num_warps": min(max(warps, 1), 8)}
+
+
 def capability(device: torch.device) -> tuple[int, int]:
     """The compute capability of a GPU; (10, 0) for the interpreter.
 
