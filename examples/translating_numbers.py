@@ -210,7 +210,7 @@ FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(220, 1), 0.045
 def train(data: Path, run: Path, positions: str, steps: int, seed: int) -> tuple[Translator, Vocabulary]:
     """Train a model, or continue its training, and load the mean of its last checkpoints."""
     told = _options({"--positions": positions, **MODEL, **TRAINING, **WRITING, "--steps": steps, "--seed": seed})
-    command("train", data, run, *told, "--no-tensorboard", "--device", "cpu")
+    command("train", data, run, *told, "--device", "cpu")
     command("average", run)
     return load_model(run / "average.pt")
 
