@@ -403,10 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     usual, out = (QUICK, "translating-numbers-out/quick") if arguments.quick else (FULL, "translating-numbers-out")
     steps, seeds = arguments.steps or usual.steps, range(arguments.seeds or usual.seeds)
-    try:
-        runs = Runs(arguments.out or Path(out), Run, {"steps": steps}, fresh=arguments.fresh)
-    except ValueError as error:
-        parser.error(str(error))
+    runs = Runs.of_command(arguments.out or Path(out), Run, {"steps": steps}, fresh=arguments.fresh)
     folders = {(name, seed): runs.folder / f"{name}-{seed}" for name in POSITIONS for seed in seeds}
     if arguments.fresh:
         for folder in (runs.folder / "data", *folders.values()):
