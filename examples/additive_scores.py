@@ -322,10 +322,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         else list(read_graphs(arguments.data, "Mutagenicity", out / "tudataset"))
     )
     settings = {"torch_geometric": torch_geometric.__version__, "quick": quick, "graphs": len(graphs)}
-    try:
-        runs = Runs(out, Run, {**settings, "steps": arguments.steps, "epochs": arguments.epochs}, fresh=arguments.fresh)
-    except ValueError as error:
-        raise SystemExit(f"error: {error}") from None
+    settings |= {"steps": arguments.steps, "epochs": arguments.epochs}
+    runs = Runs.of_command(out, Run, settings, fresh=arguments.fresh)
     count = len(SCORES) * arguments.seeds
     announce(count, count * (arguments.steps * 0.008 + arguments.epochs * len(graphs) * 0.0006), out)
     atoms, kinds = (graphs[0][name].shape[1] for name in ("x", "edge_attr"))

@@ -431,10 +431,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     questions, data = read_parts(parser, arguments)
     sentences = {part: len(mine) for part, mine in questions.items()}
     settings: dict[str, Any] = {"steps": steps, "quick": arguments.quick, "data": data, "sentences": sentences}
-    try:
-        runs = Runs(arguments.out, Run, settings, fresh=arguments.fresh)
-    except ValueError as error:
-        parser.error(str(error))
+    runs = Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)
     announce(len(VARIANTS) * len(seeds), len(VARIANTS) * len(seeds) * steps * SECONDS_A_STEP, arguments.out)
     vocabulary, words = Vocabulary(questions["train"]), QUICK_BATCH_WORDS if arguments.quick else BATCH_WORDS
     batches = {part: make_batches(mine, vocabulary, words) for part, mine in questions.items()}

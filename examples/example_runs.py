@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Self
 
 import torch
 from matplotlib.figure import Figure
@@ -106,6 +106,15 @@ class Runs:
         if self.path.exists() and not fresh:
             self._read()
         remove_partial(folder)
+
+    @classmethod
+    def of_command(cls, folder: Path, kind: type, settings: dict[str, Any], *, fresh: bool) -> Self:
+        """The runs of a command, which exits with status 2 and the reason where the constructor raises."""
+        try:
+            return cls(folder, kind, settings, fresh=fresh)
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
 
     def _read(self) -> None:
         record = json.loads(self.path.read_text(encoding="utf-8"))

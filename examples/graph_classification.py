@@ -506,10 +506,7 @@ def find_graphs(arguments: argparse.Namespace) -> tuple[list[Any], str]:
 def open_runs(arguments: argparse.Namespace, name: str, graphs: int) -> Runs:
     settings = {"torch_geometric": torch_geometric.__version__, "dataset": name, "graphs": graphs}
     settings |= {"epochs": arguments.epochs, "quick": arguments.quick}
-    try:
-        return Runs(arguments.out, Run, settings, fresh=arguments.fresh)
-    except ValueError as error:
-        raise SystemExit(f"error: {error}") from None
+    return Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

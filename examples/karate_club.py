@@ -300,11 +300,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     torch.set_num_threads(1)
     seeds = range(arguments.seeds or (3 if arguments.quick else 20))
-    try:
-        settings = {"quick": arguments.quick, "steps": arguments.steps, "known": arguments.known}
-        runs = Runs(arguments.out, Run, settings, fresh=arguments.fresh)
-    except ValueError as error:
-        raise SystemExit(f"error: {error}") from None
+    settings = {"quick": arguments.quick, "steps": arguments.steps, "known": arguments.known}
+    runs = Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)
     announce(len(ROWS) * len(seeds), len(ROWS) * len(seeds) * arguments.steps * 0.005, arguments.out)
 
     def run(name: str, seed: int) -> tuple[Run, Members]:

@@ -567,7 +567,10 @@ def draw_model(folder: Path, model: Kin, note: str = "") -> None:
 # The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
-def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Predict kin classes along a chain of relatives, with several kinds of layers."
+    )
     parser.add_argument("--quick", action="store_true", help="four rows, one seed, less training; half a minute")
     parser.add_argument(
         "--rows", nargs="+", choices=VARIANTS, metavar="ROW", help=f"the rows to train, some of: {', '.join(VARIANTS)}"
@@ -588,10 +591,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Predict kin classes along a chain of relatives, with several kinds of layers."
-    )
-    arguments = parse_arguments(parser, argv)
+    arguments = parse_arguments(argv)
     torch.set_num_threads(1)
     usual, out = (QUICK, "kinship-out/quick") if arguments.quick else (FULL, "kinship-out")
     steps = arguments.steps or usual.steps
@@ -599,10 +599,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = list(arguments.rows or (QUICK_VARIANTS if arguments.quick else VARIANTS))
     families = "validation" if arguments.validation else "test"
     settings = {"quick": arguments.quick, **asdict(usual), "steps": steps, "rate": arguments.rate, "counted": families}
-    try:
-        runs = Runs(arguments.out or Path(out), Run, settings, fresh=arguments.fresh)
-    except ValueError as error:
-        parser.error(str(error))
+    runs = Runs.of_command(arguments.out or Path(out), Run, settings, fresh=arguments.fresh)
     all_steps = len(seeds) * steps * sum(VARIANTS[name].longer for name in rows)
     announce(len(rows) * len(seeds), all_steps * SECONDS_A_STEP, runs.folder)
 

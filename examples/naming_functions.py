@@ -380,7 +380,8 @@ def draw_relations(folder: Path, model: Namer, question: Question, words: Words,
 # The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
-def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Write the names of functions from their graphs.")
     parser.add_argument("--quick", action="store_true", help="small functions; less than a minute")
     parser.add_argument("--validate", action="store_true", help="test on validation functions, held out of training")
     parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
@@ -394,18 +395,14 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Write the names of functions from their graphs.")
-    arguments = parse_arguments(parser, argv)
+    arguments = parse_arguments(argv)
     torch.set_num_threads(1)
     steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
     seeds = range(arguments.seeds or (1 if arguments.quick else 3))
     questions = read(quick=arguments.quick, validation=arguments.validate)
     functions = {part: len(mine) for part, mine in questions.items()}
     settings: dict[str, Any] = {"steps": steps, "quick": arguments.quick, "validate": arguments.validate}
-    try:
-        runs = Runs(arguments.out, Run, settings | {"functions": functions}, fresh=arguments.fresh)
-    except ValueError as error:
-        parser.error(str(error))
+    runs = Runs.of_command(arguments.out, Run, settings | {"functions": functions}, fresh=arguments.fresh)
     number = len(arguments.variants) * len(seeds)
     announce(number, number * steps * SECONDS_A_STEP, arguments.out)
     words = Words(questions["train"])

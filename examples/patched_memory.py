@@ -232,10 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     size, out = (QUICK, "patched-memory-out/quick") if arguments.quick else (FULL, "patched-memory-out")
     settings = {"quick": arguments.quick, "repeats": size.repeats}
-    try:
-        runs = Runs(arguments.out or Path(out), Point, settings, fresh=arguments.fresh)
-    except ValueError as error:
-        parser.error(str(error))
+    runs = Runs.of_command(arguments.out or Path(out), Point, settings, fresh=arguments.fresh)
     announce(len(points(size)), SECONDS["quick" if arguments.quick else "full"], runs.folder)
     same_answers(size.lengths[0])
     finished = runs.each(

@@ -47,7 +47,6 @@ from __future__ import annotations
 import argparse
 import platform
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -467,7 +466,7 @@ def keep(arguments: argparse.Namespace, data: Data) -> Runs:
         "test_functions": len(data.test.functions),
         "test_questions": len(data.asked),
     }
-    return Runs(arguments.out or Path("quickstart-out", *modes), Run, settings, fresh=arguments.fresh)
+    return Runs.of_command(arguments.out or Path("quickstart-out", *modes), Run, settings, fresh=arguments.fresh)
 
 
 def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
@@ -524,11 +523,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"reading the functions of the standard library, about {seconds} s on an idle CPU core", flush=True)
     try:
         data = Data.read(arguments.quick, arguments.validate)
-        try:
-            runs = keep(arguments, data)
-        except ValueError as error:
-            print(f"quickstart.py: error: {error}", file=sys.stderr)
-            return 2
+        runs = keep(arguments, data)
         finished = train_rows(arguments, data, runs)
         if runs.done:
             baselines = data.baselines()

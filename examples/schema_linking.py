@@ -454,7 +454,10 @@ def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch], note: str =
 # The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
-def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Find the column that a question asks for, with and without relations."
+    )
     parser.add_argument("--quick", action="store_true", help="two rows, one seed, less training; half a minute")
     parser.add_argument("--rows", nargs="+", choices=VARIANTS, metavar="ROW", help="the rows to train (all, quick two)")
     parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
@@ -467,19 +470,14 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Find the column that a question asks for, with and without relations."
-    )
-    arguments = parse_arguments(parser, argv)
+    arguments = parse_arguments(argv)
     torch.set_num_threads(1)
     usual, out = (QUICK, "schema-linking-out/quick") if arguments.quick else (FULL, "schema-linking-out")
     size = replace(usual, steps=arguments.steps or usual.steps)
     rows = list(arguments.rows or (QUICK_ROWS if arguments.quick else VARIANTS))
     seeds = range(arguments.seeds or (1 if arguments.quick else 3))
-    try:
-        runs = Runs(arguments.out or Path(out), Run, {"quick": arguments.quick, **asdict(size)}, fresh=arguments.fresh)
-    except ValueError as error:
-        parser.error(str(error))
+    settings = {"quick": arguments.quick, **asdict(size)}
+    runs = Runs.of_command(arguments.out or Path(out), Run, settings, fresh=arguments.fresh)
     count = len(rows) * len(seeds)
     announce(count, count * size.steps * SECONDS_A_STEP[usual], runs.folder)
     training = make_batches(size.batches, size.questions, 0, "train")

@@ -210,7 +210,7 @@ FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(220, 1), 0.045
 def train(data: Path, run: Path, positions: str, steps: int, seed: int) -> tuple[Translator, Vocabulary]:
     """Train a model, or continue its training, and load the mean of its last checkpoints."""
     told = _options({"--positions": positions, **MODEL, **TRAINING, **WRITING, "--steps": steps, "--seed": seed})
-    command("train", data, run, *told, "--no-tensorboard", "--device", "cpu")
+    command("train", data, run, *told, "--device", "cpu")
     command("average", run)
     return load_model(run / "average.pt")
 
@@ -403,10 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     usual, out = (QUICK, "translating-numbers-out/quick") if arguments.quick else (FULL, "translating-numbers-out")
     steps, seeds = arguments.steps or usual.steps, range(arguments.seeds or usual.seeds)
-    try:
-        runs = Runs(arguments.out or Path(out), Run, {"steps": steps}, fresh=arguments.fresh)
-    except ValueError as error:
-        parser.error(str(error))
+    runs = Runs.of_command(arguments.out or Path(out), Run, {"steps": steps}, fresh=arguments.fresh)
     folders = {(name, seed): runs.folder / f"{name}-{seed}" for name in POSITIONS for seed in seeds}
     if arguments.fresh:
         for folder in (runs.folder / "data", *folders.values()):

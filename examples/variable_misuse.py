@@ -392,10 +392,7 @@ def with_usual_sizes(arguments: argparse.Namespace) -> argparse.Namespace:
 def open_runs(arguments: argparse.Namespace, counts: dict[str, list[int]]) -> Runs:
     settings: dict[str, Any] = {"steps": arguments.steps, "quick": arguments.quick, "longest": arguments.longest}
     settings |= {"data": "planted" if arguments.source else "GREAT", "functions_and_bugs": counts}
-    try:
-        return Runs(arguments.out, Run, settings, fresh=arguments.fresh)
-    except ValueError as error:
-        raise SystemExit(f"error: {error}") from None
+    return Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

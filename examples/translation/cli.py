@@ -86,12 +86,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(train, ModelSettings)
     _add_settings(train, TrainingSettings)
     train.add_argument(
-        "--tensorboard",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also write TensorBoard logs (default: True)",
-    )
-    train.add_argument(
         "--parallel",
         choices=MODES,
         default=DATA,
@@ -206,8 +200,8 @@ def _train(args: argparse.Namespace) -> int:
             compiled = mine.device.type == "cuda" and args.parallel == DATA
         training = Training(args.data, args.run, model, settings, mine, parallel=args.parallel, compiled=compiled)
         if mine.leads:
-            _announce(args.run, training, args.tensorboard)
-        finished = training.train(tensorboard=args.tensorboard)
+            _announce(args.run, training)
+        finished = training.train()
         if mine.leads and not finished:
             print(f"{args.run}: stopped after step {training.position.step}; the same command continues")
         elif mine.leads:
@@ -215,7 +209,7 @@ def _train(args: argparse.Namespace) -> int:
     return 0 if finished else INTERRUPTED
 
 
-def _announce(run: Path, training: Training, tensorboard: bool) -> None:
+def _announce(run: Path, training: Training) -> None:
     """Print what the command is about to train, and what it writes."""
     step, settings = training.position.step, training.settings
     begin = f"continuing after step {step}" if step else "a new training"
@@ -223,12 +217,11 @@ def _announce(run: Path, training: Training, tensorboard: bool) -> None:
     if training.too_long:
         print(f"{run}: {training.too_long:,} pairs with more than --longest tokens are left out")
     if step < settings.steps:
-        files = ["config.json", "metrics.csv", *["tensorboard/"] * tensorboard]
         model = checkpoints.model_path(Path(), 0).name
         latest = states.FILE if training.processes.world == 1 else f"{states.folder_path(Path(), 0).name}/"
         steps, minutes = settings.save_every, settings.save_minutes
         often = f"{minutes:g} minutes" if minutes else f"{steps:,} steps"
-        print(f"{run}: writes {', '.join(files)}, and every {often} {latest} and {model}, numbered")
+        print(f"{run}: writes config.json, metrics.csv, and every {often} {latest} and {model}, numbered")
 
 
 def _average(args: argparse.Namespace) -> None:

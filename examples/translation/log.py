@@ -1,4 +1,4 @@
-"""The log of a training run: lines of numbers in ``metrics.csv``, and the same for TensorBoard."""
+"""The log of a training run: a line of values per measurement, in ``metrics.csv``."""
 
 from __future__ import annotations
 
@@ -41,34 +41,21 @@ class Log:
     Args:
         run: the folder to write to.
         step: training continues from here; later lines belong to lost work.
-        tensorboard: whether to also write TensorBoard logs, to ``run/tensorboard``.
     """
 
-    def __init__(self, run: Path, step: int, tensorboard: bool) -> None:
+    def __init__(self, run: Path, step: int) -> None:
         path = run / "metrics.csv"
         save_text(path, _until(path, step))
         self._file = path.open("a", encoding="utf-8", newline="")
-        self._board: Any = None
-        if tensorboard:
-            from torch.utils.tensorboard.writer import SummaryWriter  # slow to load
-
-            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
 
     def add(self, row: Row) -> None:
         """Append a line and flush it to the file."""
         csv.writer(self._file, lineterminator="\n").writerow(row.cells())
         self._file.flush()
-        if self._board is None:
-            return
-        for name in COLUMNS[2:]:
-            if (value := getattr(row, name)) is not None:
-                self._board.add_scalar(f"{row.split}/{name}", value, row.step)
 
     def sync(self) -> None:
         """Make sure that all lines are on the disk."""
         os.fsync(self._file.fileno())
-        if self._board is not None:
-            self._board.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -77,8 +64,6 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
-        if self._board is not None:
-            self._board.close()
 
 
 def _until(path: Path, step: int) -> str:

@@ -112,19 +112,18 @@ class Training:
             self._go_on(saved)
         self._groups, self._groups_epoch = self._groups_of(self.position.epoch), self.position.epoch
 
-    def train(self, *, tensorboard: bool = False, quiet: bool = False) -> bool:
+    def train(self, *, quiet: bool = False) -> bool:
         """Train to the last step; return False after Ctrl-C or SIGTERM, with a checkpoint saved.
 
         Progress is a bar on a terminal; elsewhere it is a printed line every ``log_every`` steps.
 
         Args:
-            tensorboard: also write TensorBoard logs.
             quiet: show no progress.
         """
         leads, settings, position = self.processes.leads, self.settings, self.position
         with (
             _alone_in(self.run) if leads else nullcontext(),
-            Log(self.run, position.step, tensorboard) if leads else nullcontext() as log,
+            Log(self.run, position.step) if leads else nullcontext() as log,
             _bar(settings.steps, position.step, shown=leads and not quiet) as bar,
             _asked_to_stop(leads) as asked,
         ):

@@ -207,7 +207,7 @@ def test_processes_end_with_one_that_is_killed(tmp_path):
         time.sleep(0.05)
 
 
-def test_runs_count_with_the_same_settings_only(tmp_path):
+def test_runs_count_with_the_same_settings_only(tmp_path, capsys):
     settings = {"sizes": (1, 2), "by": {3: 4}}
     runs = Runs(tmp_path, Run, settings)
     runs.each(["a"], [0], Trainer())
@@ -217,6 +217,9 @@ def test_runs_count_with_the_same_settings_only(tmp_path):
     for other in ({}, {**settings, "sizes": [2]}, {**settings, "more": None, "steps": 1}):
         with pytest.raises(ValueError, match=r"results\.json must hold runs with these settings, .* --fresh"):
             Runs(tmp_path, Run, other)
+        with pytest.raises(SystemExit, match="2"):
+            Runs.of_command(tmp_path, Run, other, fresh=False)
+    assert "must hold runs with these settings" in capsys.readouterr().err
     assert Runs(tmp_path, Run, {}, fresh=True).done == []
 
 

@@ -79,7 +79,7 @@ def train(data, run, *flags, **values):
     """Train, and return the exit status."""
     from examples.translation import cli  # imported late: tests first check for its packages
 
-    return cli.main(["train", str(data), str(run), "--no-tensorboard", *flags, *options(**values)])
+    return cli.main(["train", str(data), str(run), *flags, *options(**values)])
 
 
 def build(data, run, **values):

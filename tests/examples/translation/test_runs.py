@@ -37,7 +37,7 @@ def _none_left():
 
 def start(data, run, launcher=(), **values):
     """Start a training run in a separate process; its output goes to ``run.txt``."""
-    train = ["-m", "examples.translation", "train", data, run, "--no-tensorboard", "--device", "cpu"]
+    train = ["-m", "examples.translation", "train", data, run, "--device", "cpu"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with run.with_name(f"{run.name}.txt").open("w") as output:
         call = list(map(str, [sys.executable, *launcher, *train, *options(**values)]))
@@ -111,7 +111,7 @@ class TestTwoProcesses:
         assert process.wait(PATIENCE) != 0
         step = states.read_notes(states.saved_state(two))["position"]["step"]
         assert 7 <= step == logged(two) < 60
-        train = ["train", str(data), "--no-tensorboard", "--device", "cpu"]
+        train = ["train", str(data), "--device", "cpu"]
         assert cli.main([*train, str(two), *options(accumulate=2, **values)]) == 2
         wanted = f"error: {two} was started with batches_per_update=4, got 2 (processes times accumulate)"
         assert wanted in capsys.readouterr().err
@@ -131,7 +131,7 @@ class TestTwoProcesses:
 @pytest.mark.slow
 def test_a_sweep_does_what_is_missing_and_tells_of_what_failed(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    training = ("--", "--no-tensorboard", *options(steps=4, save_every=2, keep=2))
+    training = ("--", *options(steps=4, save_every=2, keep=2))
     sweep = ["sweep", str(data), str(tmp_path / "a"), "--only", "none", "sinusoidal", "--seeds", "1", *training]
     assert cli.main(sweep) == 0
     for positions in ("none", "sinusoidal"):
