@@ -7,7 +7,7 @@ import json
 import pytest
 
 from docs.benchmarks import __main__ as whole
-from docs.benchmarks import attention
+from docs.benchmarks import attention, step
 
 graphs = pytest.importorskip("docs.benchmarks.graphs", reason="torch-geometric is not installed")
 SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200", "--kind": "types"}
@@ -43,5 +43,8 @@ def test_steps_are_printed_and_kept(tmp_path, capsys):
     assert whole.main(given) == 0
     rows = json.loads((tmp_path / "step.json").read_text())["rows"]
     assert [row["sentences × length"] for row in rows] == ["2 × 8", "2 × 8", "4 × 4", "4 × 4"]
+    for positions in step.POSITIONS:
+        model = step.Translator(step.Work(16, 8, vocabulary=30, size=64, layers=1), positions)
+        assert any("table" in name for name, _ in model.named_parameters()) == (positions == "relative")
     assert rows[0]["×"] == "1.000 (1.000–1.000)"
     assert "| relative | 4 × 4 |" in capsys.readouterr().out

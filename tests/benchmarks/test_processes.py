@@ -94,6 +94,7 @@ def test_a_billion_edges_on_32():
     machine = Machine(processes=32)
     plans = choose.graph_plans(HUGE, machine)
     assert taken(plans) == "nodes"
+    assert plans[0].computing == pytest.approx(0.096, rel=0.01)  # bytes from memory, more than operations
     assert all(plan.why for plan in plans[1:])
     assert taken(choose.graph_plans(replace(HUGE, halo=1.0), machine)) is None
     near = choose.graph_plans(replace(HUGE, nodes=1_000_000), replace(machine, memory=400e9))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from docs.benchmarks import edge_layers, packed_graphs, peers, sequences
+from docs.benchmarks import edge_layers, packed_graphs, sequences
 from docs.benchmarks.sequence_inputs import Inputs, Meaning, expected
 from docs.benchmarks.sweeps import Edges, Packed, Sequence
 from docs.benchmarks.ways import Made, NotRun, Wrong
@@ -33,21 +33,8 @@ def by_loops(query, key, value, key_rows, value_rows):
     return out
 
 
-def drawn(rows, length=5, size=4):
-    qkv = [torch.randn(2, 2, length, size, dtype=torch.float64) for _ in range(3)]
-    return *qkv, *(torch.randn(rows, size, dtype=torch.float64) for _ in range(2))
-
-
 def clipped(clip):
     return lambda i, j: min(max(j - i, -clip), clip) + clip
-
-
-@pytest.mark.parametrize("way", [peers.paper, peers.split])
-def test_plain_computations_with_any_labels(way):
-    *qkv, a, b = drawn(6)
-    ids = torch.randint(6, (5, 5))
-    wanted = by_loops(*qkv, lambda i, j: a[ids[i, j]], lambda i, j: b[ids[i, j]])
-    torch.testing.assert_close(way(*qkv, a, b, ids), wanted, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize(("labels", "tables"), [
