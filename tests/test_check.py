@@ -27,31 +27,20 @@ def test_numbers_that_fit():
     ("check", "error", "match"),
     [
         (lambda: check.integer("n", 10**30), ValueError, r"n must fit into 64 bits, got 1000000000000000000000000000000$"),
-        (lambda: check.integer("n", -(10**30)), ValueError, "n must fit into 64 bits, got -1000"),
         (lambda: check.integer("n", 10**5000), ValueError, "n must fit into 64 bits, got an int of 16610 bits"),
         (lambda: check.integer("n", -(10**5000), minimum=0), ValueError, "n must be at least 0, got an int of 16610 bits"),
         (lambda: check.integer("n", 10**5000, maximum=3), ValueError, "n must be at most 3, got an int of 16610 bits"),
         (lambda: check.length("n", 2**62 + 1), ValueError, "n must be at most 4611686018427387904, got 4611686018427387905"),
-        (lambda: check.length("n", -1), ValueError, "n must be at least 0, got -1"),
         (lambda: check.probability("p", 10**5000), ValueError, r"p must lie in \[0, 1\), got an int of 16610 bits"),
-        (lambda: check.probability("p", float("nan")), ValueError, r"p must lie in \[0, 1\), got nan"),
         (lambda: check.finite("x", 10**400), ValueError, "x must be finite, got an int of 1329 bits"),
-        (lambda: check.finite("x", float("nan")), ValueError, "x must be finite, got nan"),
-        (lambda: check.finite("x", -float("inf")), ValueError, "x must be finite, got -inf"),
         (lambda: check.choice("kind", np.array(["a"]), ("a", "b")), TypeError, r"kind must be a string, one of \['a', 'b'\], got ndarray"),
-        (lambda: check.choice("kind", 3, ("a",)), TypeError, "kind must be a string, .* got int"),
         (lambda: check.choice("kind", "c" * 999, ("a",)), ValueError, r"unknown kind 'c+ \.\.\. c+'; expected one of \['a'\]"),
-        (lambda: check.items("words", 3, "a sequence"), TypeError, "words must be a sequence, got int"),
         (lambda: check.items("words", "abc", "a sequence"), TypeError, "words must be a sequence, got str"),
         (lambda: check.items("words", X, "a sequence"), TypeError, "words must be a sequence, got Tensor"),
         (lambda: check.items("words", np.array(3), "a sequence"), TypeError, "words must be a sequence, got ndarray: iteration over a 0-d array"),
-        (lambda: check.items("words", range(10**30), "a sequence"), ValueError, "words must hold at most 1048576 items, got more"),
         (lambda: check.items("words", itertools.count(), "a sequence", most=2), ValueError, "words must hold at most 2 items, got more"),
-        (lambda: check.device("device", 1.5), TypeError, "device must be a torch.device or its name, got float"),
         (lambda: check.device("device", torch.float32), TypeError, "device must be a torch.device or its name, got dtype"),
         (lambda: check.device("device", "nowhere"), ValueError, "device must be a device that torch can use here, got 'nowhere': .*nowhere"),
-        (lambda: check.device("device", "cuda:77"), ValueError, "device must be a device that torch can use here, got 'cuda:77'"),
-        (lambda: check.device("device", -1), ValueError, "device must be at least 0, got -1"),
     ],
 )  # fmt: skip
 def test_refused(check, error, match):
@@ -98,9 +87,3 @@ def test_tensors_that_are_traced_pass():
 def test_devices_that_there_are():
     assert check.device("device", "cpu") == check.device("device", torch.device("cpu")) == torch.device("cpu")
     assert check.device("device", "meta") == torch.device("meta")
-
-
-def test_data():
-    check.data("graph", None, X)
-    with pytest.raises(ValueError, match="graph must hold numbers, got tensors on the device meta, which hold none"):
-        check.data("graph", None, X.to("meta"))

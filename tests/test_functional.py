@@ -88,12 +88,6 @@ def test_weights_and_mass():
     assert packed.weights.shape == (2, 9, 9)
 
 
-def test_mass_of_a_sum_is_a_tuple():
-    q, k, v = qkv()
-    _, aux = rg.relation_attention_with_aux(q, k, v, KINDS["sum"](5), need_label_mass=True)
-    assert [m.shape[-1] for m in aux.label_mass] == [5, 3, 2]
-
-
 @pytest.mark.parametrize("impl", IMPLS)
 def test_relabelling_permutes_tables(impl):
     q, k, v = qkv()
@@ -129,14 +123,13 @@ def test_padding_changes_nothing(impl):
         torch.testing.assert_close(got[:, :, left : left + 4], alone)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("impl", IMPLS)
 def test_output_has_the_dtype_of_query(impl, dtype):
     q, k, v = qkv(dtype=dtype)
     table = torch.randn(5, 4, dtype=dtype)
     z, aux = rg.relation_attention_with_aux(q, k, v, distance(5), table, table, impl=impl, need_lse=True)
-    assert z.dtype == dtype
-    assert aux.lse.dtype == torch.float32
+    assert (z.dtype, aux.lse.dtype) == (dtype, torch.float32)
 
 
 @pytest.mark.parametrize("impl", IMPLS)
@@ -187,20 +180,6 @@ def test_offset_of_the_labels_serves_the_causal_order():
     torch.testing.assert_close(
         rg.relation_attention(q, k, v, distance(2, 5, q_offset=3), is_causal=True, q_offset=3), given
     )
-
-
-def test_the_same_offset_twice_is_fine():
-    q, k, v = qkv(q_len=2, k_len=5)
-    own = rg.relation_attention(q, k, v, distance(2, 5, q_offset=3), is_causal=True)
-    for built, given in ((3, torch.tensor(3)), (torch.tensor(3), 3), (torch.tensor([3, 3]), torch.tensor([3, 3]))):
-        got = rg.relation_attention(q, k, v, distance(2, 5, q_offset=built), is_causal=True, q_offset=given)
-        torch.testing.assert_close(got, own)
-
-
-@pytest.mark.parametrize("impl", IMPLS)
-def test_meta_tensors_and_no_autocast_there(impl):
-    x = torch.zeros(1, 2, 6, 4, device="meta")
-    assert rg.relation_attention(x, x, x, None, impl=impl).shape == x.shape
 
 
 @pytest.mark.parametrize("impl", ["reference", "dense", "chunked", "native"])
@@ -272,75 +251,35 @@ T = torch.zeros
 @pytest.mark.parametrize(
     ("error", "message", "changes"),
     [
-        (TypeError, "query must be a Tensor, got list", {"query": [1.0]}),
-        (ValueError, "key must have a floating dtype, got torch.int64", {"key": T(2, 2, 5, 4, dtype=torch.long)}),
-        (ValueError, r"query must have shape \[B, H, N, D\], got \[2, 5, 4\]", {"query": T(2, 5, 4)}),
-        (ValueError, "query, key and value must share a dtype, got torch.float64", {"query": T(2, 2, 5, 4, dtype=F64)}),
-        (ValueError, "key must be on the device of query, cpu, got meta", {"key": T(2, 2, 5, 4, device="meta")}),
-        (ValueError, "query, key and value must share their batch size, got 3, 2 and 2", {"query": T(3, 2, 5, 4)}),
-        (ValueError, "key must have the head size of query, 3, got 4", {"query": T(2, 2, 5, 3)}),
-        (ValueError, r"value must have the heads and length of key, \[2, 5\], got \[2, 6\]", {"value": T(2, 2, 6, 4)}),
         (ValueError, r"key must have 4 heads like query \(see enable_gqa\), got 2", {"query": T(2, 4, 5, 4)}),
         (
             ValueError,
             "key must have a divisor of the 3 query heads, got 2",
             {"query": T(2, 3, 5, 4), "enable_gqa": True},
         ),
-        (TypeError, "enable_gqa must be a bool, got int", {"enable_gqa": 1}),
-        (TypeError, "labels must be Labels, an integer Tensor or None, got str", {"labels": "distance"}),
         (ValueError, r"labels must cover \[N_q, N_k\] = \[5, 5\], got \[4, 4\]", {"labels": distance(4)}),
-        (ValueError, "labels must have batch_size 1 or 2, got 3", {"labels": DenseLabels(T(3, 5, 5).long(), 5)}),
-        (ValueError, "labels must be on the device of query, cpu, got meta", {"labels": DenseLabels(T(5, 5).long(), 5).to("meta")}),
-        (ValueError, "labels must have an integer dtype, got torch.float32", {"labels": T(5, 5)}),
         (ValueError, r"labels must have shape \[N_q, N_k\] = \[5, 5\] or \[2, 5, 5\], got \[5, 4\]", {"labels": T(5, 4).long()}),
         (ValueError, r"labels must lie in \[-1, 5\), got values from 5 to 5", {"labels": T(5, 5).long() + 5}),
         (ValueError, "need a table, whose rows give R", {"labels": T(5, 5).long(), "key_table": None, "value_table": None}),
         (ValueError, r"query must have shape \[T, H, D\], as the labels are packed", {"labels": distance(5, ptr=torch.tensor([0, 5]))}),
         (ValueError, r"key_table must have shape \[R, D\] or \[H, R, D\] = \[5, 4\] or \[2, 5, 4\], got \[6, 4\]", {"key_table": T(6, 4)}),
-        (ValueError, r"value_table must have shape .* got \[5, 3\]", {"value_table": T(5, 3)}),
-        (ValueError, r"query_table must have shape .* got \[3, 5, 4\]", {"query_table": T(3, 5, 4)}),
-        (ValueError, r"bias_table must have shape \[R\] or \[H, R\] = \[5\] or \[2, 5\], got \[5, 1\]", {"bias_table": T(5, 1)}),
-        (ValueError, "key_table must have a floating dtype, got torch.int64", {"key_table": T(5, 4).long()}),
-        (ValueError, "key_table must have the dtype of query, torch.float32, got torch.float64", {"key_table": T(5, 4, dtype=F64)}),
-        (ValueError, "key_table must be on the device of query, cpu, got meta", {"key_table": T(5, 4, device="meta")}),
-        (TypeError, "key_table must be a Tensor, got list", {"key_table": [0.0]}),
         (ValueError, "key_table must be None when labels is None", {"labels": None}),
         (ValueError, "key_table must be a tuple of 2 tables, one per part of the sum, got Tensor", {"labels": SumLabels(distance(5), distance(5))}),
         (ValueError, "key_table must be a tuple of 2 tables, one per part of the sum, got 1", {"labels": SumLabels(distance(5), distance(5)), "key_table": (T(5, 4),)}),
         (ValueError, r"key_table\[1\] must have shape", {"labels": SumLabels(distance(5), distance(5)), "key_table": (T(5, 4), T(4, 4))}),
-        (TypeError, "attn_mask must be a Tensor, got bool", {"attn_mask": True}),
-        (ValueError, "attn_mask must be bool or floating, got torch.int64", {"attn_mask": T(5, 5).long()}),
         (ValueError, r"attn_mask must broadcast to \[2, 2, 5, 5\], got \[2, 5, 5, 5\]", {"attn_mask": T(2, 5, 5, 5)}),
-        (ValueError, r"attn_mask must broadcast to \[2, 2, 5, 5\], got \[1, 1, 1, 5, 5\]", {"attn_mask": T(1, 1, 1, 5, 5)}),
-        (ValueError, "attn_mask must be on the device of query", {"attn_mask": T(5, 5, device="meta")}),
-        (TypeError, "is_causal must be a bool, got int", {"is_causal": 1}),
-        (TypeError, "q_offset must be an int, got float", {"q_offset": 1.0}),
         (ValueError, "q_offset must hold one number per batch row, 2, got 3", {"labels": None, "key_table": None, "value_table": None, "q_offset": torch.tensor([0, 1, 2])}),
         (ValueError, "q_offset must be that of the labels, which count distances from 1, got 2: give it to the labeler", {"labels": distance(5, q_offset=1), "q_offset": 2}),
         (ValueError, "q_offset must be that of the labels, which count distances from 0, got 2", {"q_offset": 2}),
         (ValueError, "q_offset must be that of the labels", {"q_offset": torch.tensor([0, 1])}),
         (ValueError, "q_offset must be that of the labels", {"labels": SumLabels(distance(5), distance(5, q_offset=1)), "key_table": None, "value_table": None, "is_causal": True}),
-        (ValueError, "dropout_p must lie in", {"dropout_p": 1.0}),
-        (ValueError, "dropout_p must lie in", {"dropout_p": -0.1}),
-        (TypeError, "dropout_p must be a float, got str", {"dropout_p": "0.1"}),
-        (ValueError, "scale must be finite, got nan", {"scale": float("nan")}),
-        (TypeError, "scale must be a float, got str", {"scale": "1"}),
-        (ValueError, "unknown impl 'fast'; expected one of", {"impl": "fast"}),
     ],
 )  # fmt: skip
-def test_bad_input(error, message, changes):
-    x = torch.zeros(2, 2, 5, 4)
-    given = {
-        "query": x,
-        "key": x,
-        "value": x,
-        "labels": distance(5),
-        "key_table": T(5, 4),
-        "value_table": T(5, 4),
-        **changes,
-    }
+def test_arguments_that_do_not_fit_together(error, message, changes):
+    given = dict.fromkeys(("query", "key", "value"), T(2, 2, 5, 4))
+    given |= {"labels": distance(5), **dict.fromkeys(("key_table", "value_table"), T(5, 4))}
     with pytest.raises(error, match=message):
-        rg.relation_attention(**given)
+        rg.relation_attention(**given | changes)
 
 
 def test_causal_order_needs_an_offset_where_lengths_differ():
@@ -357,9 +296,6 @@ def test_mass_needs_labels():
     q, k, v = qkv()
     with pytest.raises(ValueError, match="need_label_mass must be False when labels is None"):
         rg.relation_attention_with_aux(q, k, v, None, need_label_mass=True)
-    for name in ("need_weights", "need_label_mass", "need_lse"):
-        with pytest.raises(TypeError, match=f"{name} must be a bool, got int"):
-            rg.relation_attention_with_aux(q, k, v, distance(5), T(5, 4, dtype=F64), **{name: 1})
 
 
 def test_checkpointing_gives_the_same_gradients_with_dropout():

@@ -47,11 +47,6 @@ def test_whatever_grows_is_told(name):
     assert found.startswith(f"{name} grows steadily")
 
 
-def test_few_samples_tell_nothing():
-    assert verdict(samples(15, handles=lambda at: 100 * at)) == []
-    assert verdict([]) == []
-
-
 @pytest.mark.slow
 def test_a_short_soak(capsys):
     assert soak.main(["--minutes", "0.05", "--threads", "2"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import torch
 
 import relgraph as rg
+from docs.benchmarks.measure import Rows, markdown
 
 PACKAGES = ("torch", "triton", "torch-geometric", "transformers", "OpenNMT-py")
 GIB = 2**30
@@ -56,3 +58,11 @@ def line(found: dict[str, object]) -> str:
     where = found["hardware"] if found["device"] != "cpu" else f"{found['hardware']}, {cores}"
     peers = ", ".join(f"{name} {found[name]}" for name in ("triton", "torch-geometric", "transformers", "OpenNMT-py"))
     return f"{where}; torch {found['torch']}, Python {found['python']}, {peers}; {found['date']}."
+
+
+def publish(rows: Rows, device: str = "cpu", path: str | None = None) -> None:
+    """Print the machine and the rows, and write both to a file if one is named."""
+    found = about(device)
+    print(f"{line(found)}\n\n{markdown(rows)}")
+    if path:
+        Path(path).write_text(json.dumps({"about": found, "rows": rows}, indent=1, ensure_ascii=False) + "\n")

@@ -1,11 +1,8 @@
 """Speed and memory of attention with labels against fused attention without, as ratios within one process.
 
-    python docs/benchmarks/attention.py speed    # forward and backward at n = 2048
+    python docs/benchmarks/attention.py table    # forward and backward at three lengths, in float32 and bfloat16
     python docs/benchmarks/attention.py memory   # peak extra memory against n, one fresh process per figure
     python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
-    python docs/benchmarks/attention.py small    # short sequences, many of them
-    python docs/benchmarks/attention.py table    # forward and backward at three lengths, in float32 and bfloat16
-    python docs/benchmarks/attention.py owners   # wide and two-dimensional tables against transformers' own code
 
 ``--impl`` names the implementations; ``None`` lets relgraph choose, which is the default for users.
 
@@ -18,10 +15,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,10 +29,8 @@ from torch.nn.functional import scaled_dot_product_attention
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import relgraph as rg
-from docs.benchmarks.about import about, line
-from docs.benchmarks.measure import Rows, peak_mib, publish, report, rounds
-from docs.benchmarks.owners import cases, measured
-from docs.benchmarks.ways import NotRun
+from docs.benchmarks.about import publish
+from docs.benchmarks.measure import Rows, fresh_peak, in_turn, peak_mib, report, rounds
 from relgraph.impl import IMPLEMENTATIONS
 
 CLIP = 16
@@ -53,9 +48,7 @@ def leaves(batch: int, heads: int, length: int, size: int, dtype: str = "float32
     return [torch.randn(batch, heads, length, size, dtype=kind, requires_grad=True) for _ in range(3)]
 
 
-def ways(
-    q: Tensor, k: Tensor, v: Tensor, impls: Sequence[str], *, slow: bool = False
-) -> dict[str, Callable[[], Tensor]]:
+def ways(q: Tensor, k: Tensor, v: Tensor, impls: Sequence[str]) -> dict[str, Callable[[], Tensor]]:
     """Every way to attend, with the floor first."""
     length, size = q.shape[2], q.shape[3]
     clipped = rg.ClippedDistance(CLIP)
@@ -63,88 +56,57 @@ def ways(
     tables = {count: [torch.randn(count, size, dtype=q.dtype, requires_grad=True) for _ in range(2)]
               for count in (clipped.num_labels, LABELS)}  # fmt: skip
 
-    def by_distance(impl: str | None) -> Callable[[], Tensor]:
-        return lambda: rg.relation_attention(q, k, v, clipped(length), *tables[clipped.num_labels], impl=impl)
+    def by_distance(impl: str | None) -> Tensor:
+        return rg.relation_attention(q, k, v, clipped(length), *tables[clipped.num_labels], impl=impl)
 
-    def arbitrary(impl: str | None) -> Callable[[], Tensor]:
-        return lambda: rg.relation_attention(q, k, v, written, *tables[LABELS], impl=impl)
+    def arbitrary(impl: str | None) -> Tensor:
+        return rg.relation_attention(q, k, v, written, *tables[LABELS], impl=impl)
 
-    def plain(impl: str | None) -> Callable[[], Tensor]:
-        return lambda: rg.relation_attention(q, k, v, None, impl=impl)
+    def plain(impl: str | None) -> Tensor:
+        return rg.relation_attention(q, k, v, None, impl=impl)
 
-    out: dict[str, Callable[[], Tensor]] = {"sdpa, no labels": lambda: scaled_dot_product_attention(q, k, v)}
-    for name in impls:
-        impl = named(name)
-        out |= {
-            f"{name}, no labels": plain(impl), f"{name}, ClippedDistance({CLIP})": by_distance(impl),
-            f"{name}, {LABELS} arbitrary labels": arbitrary(impl),
-        }  # fmt: skip
-    if slow:
-        out[f"reference, ClippedDistance({CLIP})"] = by_distance("reference")
-    return out
+    kinds = {"no labels": plain, f"ClippedDistance({CLIP})": by_distance, f"{LABELS} arbitrary labels": arbitrary}
+    return {"sdpa, no labels": lambda: scaled_dot_product_attention(q, k, v)} | {
+        f"{name}, {what}": partial(way, named(name)) for name in impls for what, way in kinds.items()
+    }
 
 
-def speed(arguments: argparse.Namespace) -> Rows:
-    """Forward and backward at one long length."""
-    q, k, v = leaves(1, 8, arguments.length, 64, arguments.dtype)
-    return report(rounds(ways(q, k, v, arguments.impl, slow=arguments.slow), arguments.rounds))
-
-
-def small(arguments: argparse.Namespace) -> Rows:
-    """Many short sequences."""
-    q, k, v = leaves(32, 8, 128, 64, arguments.dtype)
-    return report(rounds(ways(q, k, v, arguments.impl), arguments.rounds))
-
-
-WORK = ((1, 8, 2048), (8, 8, 512), (32, 8, 128))
-"""Batch, heads and length of one short table."""
+WORK = {"float32": ((1, 8, 2048), (8, 8, 512), (32, 8, 128)), "bfloat16": ((1, 8, 2048), (32, 8, 128))}
+"""Batch, heads and length of each part of the table, by dtype."""
 
 
 def table(arguments: argparse.Namespace) -> Rows:
-    """Long, medium and short sequences in float32, long and short ones in bfloat16; rows without milliseconds."""
+    """Long, medium and short sequences in float32, long and short ones in bfloat16."""
     found: Rows = []
-    for dtype in ("float32", "bfloat16"):
-        for batch, heads, length in WORK:
-            if dtype == "bfloat16" and length == 512:
-                continue
+    for dtype, works in WORK.items():
+        for batch, heads, length in works:
             q, k, v = leaves(batch, heads, length, 64, dtype)
             work = f"{dtype}, n={length} b{batch} h{heads} d64"
             found += [{"work": work, **row} for row in report(rounds(ways(q, k, v, arguments.impl), arguments.rounds))]
     return found
 
 
+@torch.no_grad()
 def decode(arguments: argparse.Namespace) -> Rows:
     """One new token against a cache, for the layer with relations and the same layer without."""
-    labeler = rg.ClippedDistance(CLIP)
     token, past = torch.randn(1, 1, 512), torch.randn(1, arguments.cache, 512)
-    layers = {
-        "layer, no relations": rg.RelationAttention(512, 8).eval(),
-        "layer, ClippedDistance(16)": rg.RelationAttention(512, 8, labeler=labeler).eval(),
+
+    def step(layer: rg.RelationAttention, labeler: rg.ClippedDistance | None, many: int = 20) -> tuple[float, float]:
+        cache = rg.KVCache()
+        labels = labeler(arguments.cache) if labeler else None
+        layer(past, labels=labels, cache=cache, is_causal=True)
+        start = time.perf_counter()
+        for _ in range(many):
+            one = labeler(1, len(cache) + 1, q_offset=len(cache)) if labeler else None
+            layer(token, labels=one, cache=cache, is_causal=True)
+        return (time.perf_counter() - start) / many * 1e3, 1.0
+
+    labelers = {"layer, no relations": None, f"layer, ClippedDistance({CLIP})": rg.ClippedDistance(CLIP)}
+    steps = {
+        name: partial(step, rg.RelationAttention(512, 8, labeler=labeler).eval(), labeler)
+        for name, labeler in labelers.items()
     }
-    with torch.no_grad():
-        steps = {}
-        for name, layer in layers.items():
-            labelled = "Clipped" in name
-
-            def step(layer: torch.nn.Module = layer, labelled: bool = labelled, many: int = 20) -> float:
-                cache = rg.KVCache()
-                labels = labeler(arguments.cache) if labelled else None
-                layer(past, labels=labels, cache=cache, is_causal=True)
-                start = time.perf_counter()
-                for _ in range(many):
-                    one = labeler(1, len(cache) + 1, q_offset=len(cache)) if labelled else None
-                    layer(token, labels=one, cache=cache, is_causal=True)
-                return (time.perf_counter() - start) / many * 1e3
-
-            steps[name] = step
-        taken = {name: [] for name in steps}
-        for turn in range(arguments.rounds + 1):
-            for name, step in steps.items():
-                if turn:
-                    taken[name].append((step(), 1.0))
-                else:
-                    step(many=2)
-    rows = report(taken)
+    rows = report(in_turn(steps, arguments.rounds))
     return [{key: value for key, value in row.items() if "backward" not in key} for row in rows]
 
 
@@ -154,26 +116,11 @@ def memory(arguments: argparse.Namespace) -> Rows:
     for kind in ("distance", "written"):
         taken = []
         for length in (4096, 8192):
-            command = [sys.executable, __file__, "peak", "--length", str(length), "--kind", kind, "--threads", "1"]
-            command += ["--impl", arguments.impl[0]]
-            peaks = [
-                float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(5)
-            ]
-            taken.append(statistics.median(peaks))
-        rows.append(
-            {"labels": kind, "n=4096 MiB": taken[0], "n=8192 MiB": taken[1], "growth": round(taken[1] / taken[0], 2)}
-        )
-    return rows
-
-
-def owners(arguments: argparse.Namespace) -> Rows:
-    """DeBERTa-v3, SAM, T5 and Wav2Vec2-BERT against the code of transformers; ``impl=None`` unless one is named."""
-    rows: Rows = []
-    for case in cases(arguments.quick):
-        try:
-            rows += measured(case, named(arguments.impl[0]), arguments.rounds)
-        except NotRun as reason:
-            print(f"{case.name}, n={case.length}: {reason}")
+            command = "docs.benchmarks.attention", "peak", "--length", str(length), "--kind", kind
+            peaks = [fresh_peak(*command, "--impl", arguments.impl[0]) for _ in range(5)]
+            taken.append(statistics.median(peak for peak in peaks if peak is not None))
+        growth = round(taken[1] / taken[0], 2)
+        rows.append({"labels": kind, "n=4096 MiB": taken[0], "n=8192 MiB": taken[1], "growth": growth})
     return rows
 
 
@@ -194,33 +141,28 @@ def peak(arguments: argparse.Namespace) -> None:
     print(round(peak_mib(lambda: rg.relation_attention(q, k, v, labels, *tables, impl=impl).backward(grad)), 1))
 
 
-def main() -> None:
+MEASURES = {"table": table, "memory": memory, "decode": decode}
+
+
+def main(given: Sequence[str] | None = None) -> None:
     """Parse the arguments, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["speed", "memory", "decode", "small", "table", "owners", "peak"])
+    parser.add_argument("what", choices=[*MEASURES, "peak"])
     impls = [*IMPLEMENTATIONS, "None"]
     parser.add_argument("--impl", nargs="+", choices=impls, default=["None"], help="implementations; None picks one")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16", "float64"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--length", type=int, default=2048)
-    parser.add_argument("--cache", type=int, default=4096)
+    parser.add_argument("--length", type=int, default=2048, help="peak: number of tokens")
+    parser.add_argument("--cache", type=int, default=4096, help="decode: tokens in the cache")
     parser.add_argument("--kind", choices=["distance", "written"], default="distance", help="peak: kind of labels")
-    parser.add_argument("--quick", action="store_true", help="owners: toy sizes, to check that everything runs")
-    parser.add_argument("--slow", action="store_true", help="also measure the reference")
     parser.add_argument("--json", help="also write the rows to this file")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     if arguments.what == "peak":
         peak(arguments)
-        return
-    measures = {"speed": speed, "memory": memory, "decode": decode, "small": small, "table": table, "owners": owners}
-    rows = measures[arguments.what](arguments)
-    if not rows:
-        sys.exit("nothing was measured")
-    print(line(about("cpu")))
-    publish(rows, arguments.json)
+    else:
+        publish(MEASURES[arguments.what](arguments), path=arguments.json)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,7 @@ from torch_geometric.utils import softmax
 
 import relgraph as rg
 from docs.benchmarks.sweeps import Edges
-from docs.benchmarks.ways import Made, Side, Way, Wrong, distance_from
+from docs.benchmarks.ways import Made, Side, Way, Wrong, distance_from, with_gradients
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.edges.sparse import run_numbers
 
@@ -75,28 +74,21 @@ def theirs(inputs: Inputs) -> Made:
     return inputs.made(conv, lambda: conv(inputs.x, inputs.index, hot))
 
 
-def ours(impl: str | None) -> Callable[[Inputs], Made]:
-    """RelationConv with the same weights; every call sorts the edges, as the first layer does with each new batch."""
+def ours(impl: str | None, *, sort: bool = True) -> Callable[[Inputs], Made]:
+    """RelationConv with the same weights; every call sorts the edges, as the first layer does with each new batch.
+
+    With ``sort=False`` the edges are already sorted, as in a second layer or step.
+    """
 
     def make(inputs: Inputs) -> Made:
         options = {} if impl is None else {"impl": impl}
         conv = rg.pyg.from_transformer_conv(inputs.conv, edge_types=True, **options).to(inputs.device, inputs.dtype)
-        return inputs.made(
-            conv, lambda: conv(inputs.x, inputs.index.clone(), inputs.types), "sorting of edges included"
-        )
-
-    return make
-
-
-def ours_sorted(impl: str | None) -> Callable[[Inputs], Made]:
-    """RelationConv on edges that are already sorted, as in a second layer or step."""
-
-    def make(inputs: Inputs) -> Made:
-        options = {} if impl is None else {"impl": impl}
-        conv = rg.pyg.from_transformer_conv(inputs.conv, edge_types=True, **options).to(inputs.device, inputs.dtype)
-        s = inputs.setting
-        labels = rg.EdgeLabels(inputs.index, inputs.types, s.types, q_len=s.nodes)
-        return inputs.made(conv, lambda: conv(inputs.x, labels), "edges sorted once, as further layers find them")
+        if not sort:
+            s = inputs.setting
+            labels = rg.EdgeLabels(inputs.index, inputs.types, s.types, q_len=s.nodes)
+            return inputs.made(conv, lambda: conv(inputs.x, labels), "edges sorted once, as further layers find them")
+        note = "sorting of edges included"
+        return inputs.made(conv, lambda: conv(inputs.x, inputs.index.clone(), inputs.types), note)
 
     return make
 
@@ -138,8 +130,7 @@ def expected_additive(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
     scores = (leaky_relu(query[target] + key[source] + vectors, 0.2) * conv.att).sum(-1)
     messages = softmax(scores, target, num_nodes=s.nodes)[..., None] * key[source]
     output = (torch.zeros_like(query).index_add(0, target, messages).flatten(1) + conv.bias)[rows]
-    grads = torch.autograd.grad(output, [x], inputs.grad.double()[rows])
-    return {"output": output.detach(), "x": grads[0]}
+    return with_gradients(output, {"x": x}, inputs.grad.double()[rows])
 
 
 def expected(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
@@ -155,10 +146,8 @@ def expected(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
     weights = softmax(scores, target, num_nodes=s.nodes)
     messages = weights[..., None] * (value[source] + vectors)
     output = (torch.zeros_like(query).index_add(0, target, messages).flatten(1) + conv.lin_skip(x))[rows]
-    learned = [x, conv.lin_key.weight, conv.lin_value.weight]
-    grads = torch.autograd.grad(output, learned, inputs.grad.double()[rows])
-    names = ("x", "lin_key.weight", "lin_value.weight")
-    return {"output": output.detach(), **dict(zip(names, grads, strict=True))}
+    leaves = {"x": x, "lin_key.weight": conv.lin_key.weight, "lin_value.weight": conv.lin_value.weight}
+    return with_gradients(output, leaves, inputs.grad.double()[rows])
 
 
 def check(way: Way[Edges], made: Made, inputs: Inputs) -> float:
@@ -167,16 +156,15 @@ def check(way: Way[Edges], made: Made, inputs: Inputs) -> float:
     whole = inputs.setting.edges <= SMALL_EDGES
     rows = torch.arange(nodes) if whole else torch.linspace(0, nodes - 1, SAMPLED_NODES).long()
     rows = rows.to(inputs.device)
-    output = made.call()
-    grads = dict(zip(made.leaves, torch.autograd.grad(output, list(made.leaves.values()), inputs.grad), strict=True))
+    got = with_gradients(made.call(), made.leaves, inputs.grad)
     if way.meaning is None:
-        if not (output.isfinite().all() and all(grad.isfinite().all() for grad in grads.values())):
+        if not all(values.isfinite().all() for values in got.values()):
             raise Wrong(f"{way.name}: output and gradients must be finite")
         return math.nan
     wanted = (expected_additive if way.meaning == ADDITIVE else expected)(inputs, rows)
     if not whole:
         wanted = {"output": wanted["output"]}
-    got = {"output": output[rows].detach(), **grads}
+    got["output"] = got["output"][rows]
     return distance_from({name: got[name] for name in wanted}, wanted, inputs.dtype, way.name)
 
 
@@ -202,12 +190,12 @@ def ways(setting: Edges) -> list[Way[Edges]]:
     found: list[Way[Edges]] = [
         Way("TransformerConv, one-hot types", theirs, memory(8), same),
         Way("relgraph RelationConv", ours(None), ours_memory, same),
-        Way("relgraph RelationConv, sorted before", ours_sorted(None), ours_memory, same),
+        Way("relgraph RelationConv, sorted before", ours(None, sort=False), ours_memory, same),
     ]
-    if _has_kernel(setting):
+    if setting.device.startswith("cuda") and "triton" in IMPLEMENTATIONS:
         found += [
             Way("relgraph RelationConv, triton", ours("triton"), ours_memory, same),
-            Way("relgraph RelationConv, triton, sorted before", ours_sorted("triton"), ours_memory, same),
+            Way("relgraph RelationConv, triton, sorted before", ours("triton", sort=False), ours_memory, same),
         ]
     found += [
         Way("GATv2Conv, one-hot types", theirs_additive, memory(8), ADDITIVE),
@@ -216,12 +204,6 @@ def ways(setting: Edges) -> list[Way[Edges]]:
     # one matrix [H·C, H·C] per edge, and as much again for its gradient
     found.append(Way("RGATConv", relational, lambda s: 3 * 4 * s.edges * s.width**2 + memory(12)(s)))
     return found
-
-
-def _has_kernel(setting: Edges) -> bool:
-    """Whether the layer can use a kernel on this device."""
-    told = "impl" in inspect.signature(rg.pyg.RelationConv.__init__).parameters
-    return setting.device.startswith("cuda") and told and "triton" in IMPLEMENTATIONS
 
 
 SIDE: Side[Edges] = Side(ways, Inputs, lambda s: replace(s, edges=SMALL_EDGES), check)

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import time
 import timeit
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -27,8 +25,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import relgraph as rg
-from docs.benchmarks.about import about, line
-from docs.benchmarks.measure import Rows, markdown, quartiles
+from docs.benchmarks.about import about, line, publish
+from docs.benchmarks.measure import Rows, quartiles
 
 LENGTH, HEADS, SIZE, LABELS = 32, 2, 16, 17
 IN_A_ROW, WARM_UP = 20, 5
@@ -294,10 +292,8 @@ def main(given: Sequence[str] | None = None) -> None:
     with stubbed():
         rows = measure([*ours(dtype), *theirs(dtype)], 1 if arguments.quick else arguments.rounds)
     loads = f"load before {load:.2f}, after {os.getloadavg()[0]:.2f}, of {os.cpu_count()} processors"
-    head = f"{line(about('cpu'))} {arguments.dtype}, {loads}."
-    print(f"{head}\n\n{markdown(rows)}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"about": head, "rows": rows}, indent=1))
+    print(f"{arguments.dtype}, {loads}.")
+    publish(rows, path=arguments.json)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
-import platform
 import resource
+import signal
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +25,7 @@ from torch import Tensor
 Rows = list[dict[str, object]]
 T = TypeVar("T")
 MIB = 2**20
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Clock:
@@ -46,25 +49,47 @@ class Clock:
         return result, begin.elapsed_time(end)
 
 
+def in_turn(steps: dict[str, Callable[[], T]], count: int, uncounted: int = 1) -> dict[str, list[T]]:
+    """What each step returns in ``count`` rounds, in which every step runs once; the first rounds do not count."""
+    taken: dict[str, list[T]] = {name: [] for name in steps}
+    for turn in range(count + uncounted):
+        for name, step in steps.items():
+            found = step()
+            if turn >= uncounted:
+                taken[name].append(found)
+    return taken
+
+
 def rounds(
     functions: dict[str, Callable[[], Tensor]], count: int, device: str = "cpu"
 ) -> dict[str, list[tuple[float, float]]]:
     """Milliseconds of forward, and of forward plus backward, in ``count`` rounds after an uncounted one."""
-    clock = Clock(device)
-    grad, taken = None, {name: [] for name in functions}
-    for turn in range(count + 1):
-        for name, function in functions.items():
-            out, forward = clock.time(function)
-            grad = torch.randn_like(out) if grad is None else grad
-            _, backward = clock.time(lambda out=out, grad=grad: out.backward(grad))
-            if turn:
-                taken[name].append((forward, forward + backward))
-    return taken
+    clock, grads = Clock(device), []
+
+    def both(function: Callable[[], Tensor]) -> tuple[float, float]:
+        out, forward = clock.time(function)
+        if not grads:
+            grads.append(torch.randn_like(out))
+        _, backward = clock.time(lambda: out.backward(grads[0]))
+        return forward, forward + backward
+
+    return in_turn({name: partial(both, function) for name, function in functions.items()}, count)
 
 
 def quartiles(values: Sequence[float]) -> list[float]:
     """Lower quartile, median and upper quartile."""
     return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Median and quartiles as text."""
+    low, median, high = quartiles(values)
+    return f"{median:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+
+
+def ratio(times: Sequence[float], floor: Sequence[float], digits: int = 2) -> str:
+    """The ratio of two ways within each round: median and quartiles."""
+    return spread([time / least for time, least in zip(times, floor, strict=True)], digits)
 
 
 def report(taken: dict[str, list[tuple[float, float]]]) -> Rows:
@@ -74,9 +99,9 @@ def report(taken: dict[str, list[tuple[float, float]]]) -> Rows:
     for name, times in taken.items():
         row: dict[str, object] = {"way": name}
         for index, what in ((0, "forward"), (1, "forward+backward")):
-            low, median, high = quartiles([t[index] / f[index] for t, f in zip(times, floor, strict=True)])
-            row[f"{what} ms"] = round(statistics.median(t[index] for t in times), 2)
-            row[f"{what} ×"] = f"{median:.2f} ({low:.2f}–{high:.2f})"
+            mine = [time[index] for time in times]
+            row[f"{what} ms"] = round(statistics.median(mine), 2)
+            row[f"{what} ×"] = ratio(mine, [time[index] for time in floor])
         rows.append(row)
     return rows
 
@@ -94,6 +119,17 @@ def peak_mib(function: Callable[[], object], device: str = "cpu") -> float:
     forget_peak()
     function()
     return max(highest() - held, 0.0)
+
+
+def fresh_peak(*command: str) -> float | None:
+    """The MiB that a module prints in a process of its own; None if the system killed it for lack of memory."""
+    threads = "--threads", str(torch.get_num_threads())
+    done = subprocess.run([sys.executable, "-m", *command, *threads], capture_output=True, text=True, cwd=ROOT)
+    if done.returncode == -signal.SIGKILL:
+        return None
+    if done.returncode:
+        raise RuntimeError(f"the peak of {' '.join(command)} could not be measured:\n{done.stderr}")
+    return float(done.stdout.splitlines()[-1])
 
 
 def resident() -> float:
@@ -123,11 +159,3 @@ def markdown(rows: Rows) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{'|'.join('---' for _ in head)}|"]
     lines += [f"| {' | '.join(str(row[key]) for key in head)} |" for row in rows]
     return "\n".join(lines)
-
-
-def publish(rows: Rows, path: str | None) -> None:
-    """Print the rows and the versions, and write them to a file if one is named."""
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, threads {torch.get_num_threads()}")
-    print(markdown(rows))
-    if path:
-        Path(path).write_text(json.dumps(rows, indent=1))

@@ -13,24 +13,20 @@ separate process measures each peak, above what it holds before the call.
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import relgraph as rg
-from docs.benchmarks.about import about, line
-from docs.benchmarks.measure import Clock, Rows, markdown, peak_mib, quartiles
+from docs.benchmarks.about import publish
+from docs.benchmarks.measure import Clock, Rows, fresh_peak, in_turn, peak_mib, quartiles, ratio
 from docs.benchmarks.ways import Wrong
 
-ROOT = Path(__file__).resolve().parents[2]
 PATCHED = "patched"
 ROUNDING = 1e-4
 """The largest relative difference of outputs, by norm: float32 over several layers."""
@@ -180,20 +176,15 @@ def measured(case: Case, with_peaks: bool, quick: bool) -> Rows:
         way: {"model": case.name, "n": case.length, "theirs": way} for way in case.ways
     }
     for what, call in calls:
-        taken: dict[str, list[float]] = {way: [] for way in ways}
-        for turn in range(case.rounds + 1):
-            for way, model in models.items():
-                _, time = Clock().time(lambda model=model, call=call: call(model, inputs))
-                if turn:
-                    taken[way].append(time)
-        peaks = {way: _fresh_peak(case, way, what, quick) if with_peaks else None for way in ways}
+        timed = {way: partial(Clock().time, partial(call, model, inputs)) for way, model in models.items()}
+        taken = {way: [time for _, time in found] for way, found in in_turn(timed, case.rounds).items()}
+        of_case = "docs.benchmarks.patched", *(["--quick"] if quick else []), "--peak", f"{case.name}, {case.length}"
+        peaks = {way: fresh_peak(*of_case, way, what) if with_peaks else None for way in ways}
         for way in case.ways:
-            ratios = [mine / theirs for mine, theirs in zip(taken[PATCHED], taken[way], strict=True)]
-            low, median, high = quartiles(ratios)
             rows[way] |= {
                 f"{what}, theirs ms": round(quartiles(taken[way])[1], 1),
                 f"{what}, ours ms": round(quartiles(taken[PATCHED])[1], 1),
-                f"{what}, ours / theirs": f"{median:.2f} ({low:.2f}–{high:.2f})",
+                f"{what}, ours / theirs": ratio(taken[PATCHED], taken[way]),
                 f"{what}, MiB": _both(peaks[way], peaks[PATCHED]),
             }
     for way in rows.values():
@@ -204,18 +195,6 @@ def measured(case: Case, with_peaks: bool, quick: bool) -> Rows:
 
 def _both(theirs: float | None, ours: float | None) -> str:
     return " / ".join("–" if x is None else f"{x:,.0f}" for x in (theirs, ours))
-
-
-def _fresh_peak(case: Case, way: str, what: str, quick: bool) -> float | None:
-    """The peak in a new process; None if the system killed it for lack of memory."""
-    command = [sys.executable, "-m", "docs.benchmarks.patched", "--peak", f"{case.name}, {case.length}", way, what]
-    command += ["--threads", str(torch.get_num_threads()), *(["--quick"] if quick else [])]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    if done.returncode == -signal.SIGKILL:
-        return None
-    if done.returncode:
-        raise RuntimeError(f"the peak of {case.name} could not be measured:\n{done.stderr}")
-    return float(done.stdout.splitlines()[-1])
 
 
 def print_peak(name: str, way: str, what: str, quick: bool) -> None:
@@ -251,11 +230,7 @@ def main(given: Sequence[str] | None = None) -> int:
     except Wrong as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    found = about("cpu")
-    print(line(found))
-    print(markdown(rows))
-    if options.json:
-        Path(options.json).write_text(json.dumps({"about": found, "rows": rows}, indent=1), encoding="utf-8")
+    publish(rows, path=options.json)
     return 0
 
 

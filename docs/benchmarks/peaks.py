@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from docs.benchmarks.measure import peak_mib, quartiles
+from docs.benchmarks.measure import fresh_peak, peak_mib, quartiles
 from docs.benchmarks.results import Row
 from docs.benchmarks.sweeps import Setting, described, restored
 from docs.benchmarks.ways import Made, Side, Way, side_of
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def take_peaks(
@@ -28,7 +22,8 @@ def take_peaks(
         if setting.device != "cpu":
             peaks = [peak_mib(lambda made=ready[way.name]: work(made, inputs.grad), setting.device)]
         else:
-            peaks = [fresh_peak(setting, way.name) for _ in range(count)]
+            of_way = "--setting", json.dumps(described(setting)), "--way", way.name
+            peaks = [fresh_peak("docs.benchmarks", "peak", *of_way) for _ in range(count)]
         taken = [x for x in peaks if x is not None]
         if len(taken) == len(peaks):
             rows[way.name]["MiB"] = [round(x, 2) for x in quartiles(taken)]
@@ -43,19 +38,6 @@ def work(made: Made, grad: torch.Tensor) -> None:
     else:
         with torch.no_grad():
             made.call()
-
-
-def fresh_peak(setting: Setting, way: str) -> float | None:
-    """The peak in a new process; None if the system killed it for lack of memory."""
-    given = json.dumps(described(setting))
-    command = [sys.executable, "-m", "docs.benchmarks", "peak", "--setting", given, "--way", way]
-    command += ["--threads", str(torch.get_num_threads())]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    if done.returncode == -signal.SIGKILL:
-        return None
-    if done.returncode:
-        raise RuntimeError(f"the peak of {way} could not be measured:\n{done.stderr}")
-    return float(done.stdout.splitlines()[-1])
 
 
 def peak(arguments: argparse.Namespace) -> None:

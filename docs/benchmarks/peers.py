@@ -1,8 +1,9 @@
-"""Other libraries' own code, where installed: Hugging Face's BERT and OpenNMT-py, with given query, key and value."""
+"""What others compute: the paper's products and the split term in plain torch; BERT and OpenNMT-py, where installed."""
 
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -10,7 +11,7 @@ from importlib import import_module
 import torch
 from torch import Tensor, nn
 
-from docs.benchmarks import restated
+from docs.benchmarks.ways import NotRun
 
 
 class Given(nn.Module):
@@ -28,25 +29,50 @@ class Given(nn.Module):
 Call = Callable[[], Tensor]
 
 
+def paper(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor, ids: Tensor) -> Tensor:
+    """Eqs. 3 and 4 as in section 3.3 of Shaw et al. 2018: builds a[l_ij], then N products over batch and heads.
+
+    Query, key and value are ``[B, H, N, D]``, tables ``[R, D]``, and ids ``[N, N]`` the label of each pair.
+    """
+    scores = query @ key.mT + _row_by_row(query, key_table[ids].mT)
+    weights = (scores / math.sqrt(query.shape[-1])).softmax(-1)
+    return weights @ value + _row_by_row(weights, value_table[ids])
+
+
+def _row_by_row(x: Tensor, matrices: Tensor) -> Tensor:
+    """``x[b, h, i] @ matrices[i]`` for every i as N batched products, ``[B, H, N, columns]``."""
+    rows = x.flatten(0, 1).transpose(0, 1)  # [N, B·H, columns of x]
+    return (rows @ matrices).transpose(0, 1).unflatten(0, x.shape[:2])
+
+
+def split(
+    query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor, ids: Tensor,
+    blocked: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The split term over all pairs: gathers q·a^K by label, sums weights by label, then multiplies by a^V."""
+    pairs = ids.expand(*query.shape[:2], -1, -1)
+    scores = query @ key.mT + (query @ key_table.mT).gather(-1, pairs)
+    scores = scores / math.sqrt(query.shape[-1])
+    weights = (scores if blocked is None else scores.masked_fill(blocked, float("-inf"))).softmax(-1)
+    mass = weights.new_zeros(*query.shape[:3], key_table.shape[0]).scatter_add(-1, pairs, weights)
+    return weights @ value + mass @ value_table
+
+
 def bert(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> tuple[Call, str]:
-    """BERT's ``relative_key`` self-attention and a note: transformers' own if available, else restated."""
-    made = _transformers_bert(query, key, value, key_table)
-    if isinstance(made, str):
-        return lambda: restated.bert_relative_key(query, key, value, key_table), f"restated ({made})"
-    return made, f"transformers {import_module('transformers').__version__}"
+    """The call and the version of BERT's ``relative_key`` self-attention in transformers.
 
-
-def _transformers_bert(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> Call | str:
-    """The call, or the reason why there is none."""
+    Raises:
+        NotRun: transformers 4.56 is not installed.
+    """
     try:
-        config_of = import_module("transformers").BertConfig
+        package = import_module("transformers")
         attention = import_module("transformers.models.bert.modeling_bert").BertSelfAttention
     except ImportError as error:
-        return f"transformers 4.56 is not installed: {error}"
+        raise NotRun(f"not run: transformers 4.56 is not installed: {error}") from None
     if "position_embedding_type" not in inspect.signature(attention).parameters:
-        return "this transformers has no relative_key any more; 4.56 has"
+        raise NotRun("not run: this transformers has no relative_key any more; 4.56 has")
     batch, heads, length, size = query.shape
-    config = config_of(
+    config = package.BertConfig(
         hidden_size=heads * size, num_attention_heads=heads, max_position_embeddings=(key_table.shape[0] + 1) // 2,
         attention_probs_dropout_prob=0.0,
     )  # fmt: skip
@@ -54,25 +80,22 @@ def _transformers_bert(query: Tensor, key: Tensor, value: Tensor, key_table: Ten
     module.query, module.key, module.value = Given(query), Given(key), Given(value)
     hand_over(module.distance_embedding, "weight", key_table)
     hidden = query.new_empty(batch, length, heads * size)
-    return lambda: module(hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)
+    call = lambda: module(hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)  # noqa: E731
+    return call, f"transformers {package.__version__}"
 
 
 def opennmt(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> tuple[Call, str]:
-    """OpenNMT-py's relative attention and a note: its own module if available, else restated."""
-    made = _onmt_attention(query, key, value, table)
-    if isinstance(made, str):
-        return lambda: restated.opennmt(query, key, value, table), f"restated ({made})"
-    return made, f"OpenNMT-py {import_module('onmt').__version__}"
+    """The call and the version of OpenNMT-py's relative attention, with one table for keys and values.
 
-
-def _onmt_attention(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Call | str:
-    """The call, or the reason why there is none."""
+    Raises:
+        NotRun: OpenNMT-py is not installed.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             attention = import_module("onmt.modules.multi_headed_attn").MultiHeadedAttention
     except ImportError as error:
-        return f"OpenNMT-py is not installed: {error}"
+        raise NotRun(f"not run: OpenNMT-py is not installed: {error}") from None
     batch, heads, length, size = query.shape
     module = attention(
         heads, heads * size, dropout=0.0, is_decoder=False, max_relative_positions=table.shape[0] // 2, attn_type="self"
@@ -81,7 +104,8 @@ def _onmt_attention(query: Tensor, key: Tensor, value: Tensor, table: Tensor) ->
     module.final_linear = nn.Identity()
     hand_over(module.relative_positions_embeddings, "weight", table)
     hidden = query.new_empty(batch, length, heads * size)
-    return lambda: module(hidden, hidden, hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)
+    call = lambda: module(hidden, hidden, hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)  # noqa: E731
+    return call, f"OpenNMT-py {import_module('onmt').__version__}"
 
 
 def hand_over(module: nn.Module, name: str, table: Tensor) -> None:

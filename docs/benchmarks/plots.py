@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +15,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from docs.benchmarks.results import FORWARD, TRAINING, Row, points
 
 INCHES, DPI = (8.0, 5.0), 160
-LABEL_GAP = 0.052  # distance between two labels, as a share of the axes' height
-LEAD = {"arrowstyle": "-", "alpha": 0.45, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
 
 
 class Style(NamedTuple):
@@ -114,6 +111,11 @@ def _picture(results: dict[str, Any], sweep: str, measure: str, lines: dict[str,
     axes.set_xticks(values, [f"{value:,}" for value in values])
     axes.xaxis.set_minor_formatter(NullFormatter())
     low, high = axes.get_ylim()
+    # names in the order in which lines end, from the top
+    lines = dict(sorted(lines.items(), key=lambda line: -line[1][-1][2]))
+    by_label = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    handles = [by_label[STYLES[way].label] for way in lines]
+    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9.5, frameon=False)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 500 * low else (1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.10g}"))
     axes.tick_params(labelsize=10)
@@ -126,8 +128,6 @@ def _picture(results: dict[str, Any], sweep: str, measure: str, lines: dict[str,
     axes.set_title(title, fontsize=13, loc="left", fontweight="bold")
     axes.set_title(_subtitle(results, about), fontsize=8.5, loc="right", color="#555555")
     axes.set_xlim(values[0] * 0.93, values[-1] * 1.03)
-    figure.canvas.draw()  # the limits are final from here on
-    _labels(axes, lines)
     figure.savefig(path)
     plt.close(figure)
 
@@ -136,45 +136,12 @@ def _curve(axes: Axes, style: Style, line: Line, stops: bool) -> None:
     """A line of medians and a band of quartiles, with a cross where the line stops before others."""
     x, low, median, high = zip(*line, strict=True)
     axes.plot(
-        x, median, style.dashes, color=style.colour, linewidth=style.width, marker="o", markersize=3.5 + style.width / 2
-    )
+        x, median, style.dashes, color=style.colour, linewidth=style.width, label=style.label, marker="o",
+        markersize=3.5 + style.width / 2,
+    )  # fmt: skip
     if stops:
         axes.plot(x[-1], median[-1], "x", color=style.colour, markersize=11, markeredgewidth=2)
     axes.fill_between(x, low, high, color=style.colour, alpha=0.2, linewidth=0)
-
-
-def _labels(axes: Axes, lines: dict[str, Line]) -> None:
-    """Write each line's name at the right border without overlaps, and connect it to the end of its line."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    last = max(line[-1][0] for line in lines.values())
-    stopped = {way for way, line in lines.items() if line[-1][0] < last}
-    ends = {way: tuple(to_axes.transform((line[-1][0], line[-1][2]))) for way, line in lines.items()}
-    order = sorted(ends, key=lambda way: ends[way][1])
-    heights = spread([ends[way][1] for way in order], LABEL_GAP)
-    for way, height in zip(order, heights, strict=True):
-        style = STYLES[way]
-        axes.annotate(
-            style.label, xy=ends[way], xycoords="axes fraction", xytext=(1.045, height), textcoords="axes fraction",
-            color=style.colour, fontsize=9.5, va="center", fontweight="bold" if style.width == THICK else "normal",
-            arrowprops={**LEAD, "color": style.colour, "linestyle": ":" if way in stopped else "-"},
-        )  # fmt: skip
-
-
-def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Sorted heights, moved as little as possible to keep a gap between neighbours: clusters share the displacement."""
-    clusters: list[tuple[float, int]] = []  # centre, count
-    for height in heights:
-        centre, count = height, 1
-        while clusters and centre - clusters[-1][0] < gap * (count + clusters[-1][1]) / 2:
-            before, many = clusters.pop()
-            centre, count = (before * many + centre * count) / (many + count), many + count
-        clusters.append((centre, count))
-    out = [centre + gap * (i - (count - 1) / 2) for centre, count in clusters for i in range(count)]
-    top = 1.0
-    for i in reversed(range(len(out))):  # labels above the axes push the others down
-        out[i] = min(out[i], top)
-        top = out[i] - gap
-    return out
 
 
 def _subtitle(results: dict[str, Any], about: dict[str, Any]) -> str:

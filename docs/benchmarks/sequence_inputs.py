@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from docs.benchmarks.sweeps import Sequence
-from docs.benchmarks.ways import Made, Way, distance_from
+from docs.benchmarks.ways import Made, Way, distance_from, with_gradients
 
 SAMPLED_ROWS = 8
 SMALL_LENGTH = 72
@@ -108,8 +108,7 @@ def expected(inputs: Inputs, meaning: Meaning, rows: Tensor) -> dict[str, Tensor
     if ids is not None and meaning.tables != "key":
         table = exact["key_table" if meaning.tables == "tied" else "value_table"]
         output = output + torch.einsum("bhij,ijd->bhid", weights, table[ids])
-    grads = torch.autograd.grad(output, list(exact.values()), inputs.grad[:, :, rows].double())
-    return {"output": output.detach(), **dict(zip(exact, grads, strict=True))}
+    return with_gradients(output, exact, inputs.grad[:, :, rows].double())
 
 
 def check(way: Way[Sequence], made: Made, inputs: Inputs) -> float:
@@ -121,12 +120,8 @@ def check(way: Way[Sequence], made: Made, inputs: Inputs) -> float:
     wanted = expected(inputs, way.meaning, rows)
     with torch.set_grad_enabled(made.trains):
         output = made.call()
-    got = {"output": output[:, :, rows].detach()}
-    if made.trains:
-        leaves = made.leaves if whole else {"query": made.leaves["query"]}
-        grads = torch.autograd.grad(output, list(made.leaves.values()), inputs.grad)
-        found = dict(zip(made.leaves, grads, strict=True))
-        got |= {name: found[name] for name in leaves}
-        if not whole:
-            got["query"], wanted["query"] = got["query"][:, :, rows], wanted["query"][:, :, rows]
+    got = with_gradients(output, made.leaves, inputs.grad) if made.trains else {"output": output}
+    if not whole:
+        got = {name: x[:, :, rows] for name, x in got.items() if name in ("output", "query")}
+        wanted["query"] = wanted["query"][:, :, rows]
     return distance_from(got, {name: wanted[name] for name in got}, inputs.dtype, way.name)

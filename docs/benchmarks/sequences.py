@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import relgraph as rg
-from docs.benchmarks import peers, restated
+from docs.benchmarks import peers
 from docs.benchmarks.sequence_inputs import SMALL_LENGTH, Inputs, Meaning, check
 from docs.benchmarks.sweeps import Sequence
 from docs.benchmarks.ways import Made, NotRun, Side, Way
@@ -42,7 +42,7 @@ def relgraph(impl: str, meaning: Meaning) -> Callable[[Inputs], Made]:
 
 
 def plain(function: Callable[..., Tensor]) -> Callable[[Inputs], Made]:
-    """A restated computation over distance labels, which are written out once."""
+    """A computation in plain torch over distance labels, which are written out once."""
 
     def make(inputs: Inputs) -> Made:
         leaves, ids = inputs.leaves(Meaning()), inputs.ids("distance")
@@ -151,7 +151,7 @@ def ways(setting: Sequence) -> list[Way[Sequence]]:
     found: list[Way[Sequence]] = [Way(FLOOR, sdpa, linear, none)]
     compiled = not cuda and build.missing() is None
     flex_key = Way("FlexAttention, key term", flex, linear, key_only, compiles=True)
-    paper = Way("paper's computation (eqs. 3–4)", plain(restated.paper), vectors(4), distance)
+    paper = Way("paper's computation (eqs. 3–4)", plain(peers.paper), vectors(4), distance)
     fused = [*(["native"] if compiled else []), *(["triton"] if cuda else []), "chunked"]
     kinds = {"no labels": none, "distance": distance, "arbitrary labels": arbitrary, "distance, key term": key_only}
     for impl in fused:
@@ -164,7 +164,7 @@ def ways(setting: Sequence) -> list[Way[Sequence]]:
         Way("relgraph dense, arbitrary labels", relgraph("dense", arbitrary), pairs(8, 4), arbitrary),
         Way("relgraph reference, distance", relgraph("reference", distance), reference_memory, distance),
         *([] if cuda else [paper]),
-        Way("split term, plain torch", plain(restated.split), pairs(10), distance),
+        Way("split term, plain torch", plain(peers.split), pairs(10), distance),
         *([] if cuda else [flex_key]),
         Way("BERT relative_key", peer(peers.bert, positions), vectors(2), positions),
         Way("OpenNMT-py", peer(peers.opennmt, tied), vectors(3), tied),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import relgraph as rg
-from docs.benchmarks.measure import Clock, Rows, quartiles
+from docs.benchmarks.measure import Clock, Rows, in_turn, quartiles, ratio
 
 POSITIONS = ("sinusoidal", "relative")
 
@@ -96,19 +96,12 @@ class Step:
 def measure(work: Work, rounds: int, device: str) -> Rows:
     """A row for each kind of positions: milliseconds, ratio to sinusoidal within a round, tokens per second."""
     clock, steps = Clock(device), {positions: Step(work, positions, device) for positions in POSITIONS}
-    taken: dict[str, list[float]] = {positions: [] for positions in POSITIONS}
-    for turn in range(rounds + 2):
-        # each goes first equally often
-        for positions in POSITIONS if turn % 2 else POSITIONS[::-1]:
-            _, ms = clock.time(steps[positions])
-            if turn > 1:
-                taken[positions].append(ms)
-    floor, rows = taken[POSITIONS[0]], []
+    taken = in_turn({name: lambda step=step: clock.time(step)[1] for name, step in steps.items()}, rounds, uncounted=2)
+    rows = []
     for positions, times in taken.items():
-        low, median, high = quartiles([t / f for t, f in zip(times, floor, strict=True)])
         ms = quartiles(times)[1]
         rows.append({
             "positions": positions, "sentences × length": f"{work.batch} × {work.length}", "step ms": round(ms, 1),
-            "×": f"{median:.3f} ({low:.3f}–{high:.3f})", "tokens / s": round(work.batch * work.length / ms * 1e3),
+            "×": ratio(times, taken[POSITIONS[0]], 3), "tokens / s": round(work.batch * work.length / ms * 1e3),
         })  # fmt: skip
     return rows

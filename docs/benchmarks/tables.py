@@ -173,7 +173,7 @@ def _detail(rows: dict[str, dict[int, Row]], value: int) -> str:
     whole: Rows = [{"way": way, **found} for way, found in cells.items() if len(found) == len(head)]
     lines = []
     for way, row in measured.items():
-        said = [_measured(row)] if len(cells[way]) < len(head) else []
+        said = [f"{what} {cell}" for what, cell in cells[way].items()] if len(cells[way]) < len(head) else []
         said += [row["note"]] if row.get("note") else []
         lines += [f"- {way}: {'; '.join(said)}"] if said else []
     return _paragraphs(markdown(whole) if whole else "", "\n".join(lines))
@@ -190,17 +190,6 @@ def _measures(row: Row) -> dict[str, str]:
     if "MiB" in row:
         cells["peak MiB"] = number(row["MiB"][1])
     return cells
-
-
-def _measured(row: Row) -> str:
-    """The same in a sentence."""
-    said = []
-    for measure in (FORWARD, TRAINING):
-        if measure in row:
-            times = f", × {_ratio(row[measure]['times'])}" if "times" in row[measure] else ""
-            said.append(f"{measure} {number(row[measure]['ms'][1])} ms{times}")
-    said += [f"peak {number(row['MiB'][1])} MiB"] if "MiB" in row else []
-    return "; ".join(said)
 
 
 def _ratio(times: list[float]) -> str:

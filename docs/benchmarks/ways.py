@@ -76,6 +76,12 @@ class Wrong(Exception):  # noqa: N818
     """A way's values differ from the formula, so it must not be compared."""
 
 
+def with_gradients(output: Tensor, leaves: dict[str, Tensor], grad: Tensor) -> dict[str, Tensor]:
+    """The output, and the gradients of all leaves by name."""
+    grads = torch.autograd.grad(output, list(leaves.values()), grad)
+    return {"output": output.detach(), **dict(zip(leaves, grads, strict=True))}
+
+
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 TABLES = 5  # a table's gradient is a sum over all pairs, and some ways sum in a half type
 

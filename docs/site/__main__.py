@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -12,12 +11,9 @@ import time
 from pathlib import Path
 
 from docs.site.links import broken
-from docs.site.progress import Progress
 
 DOCS = Path(__file__).resolve().parents[1]
 HTML = DOCS / "_build" / "html"
-TIMES = DOCS / "_build" / "times"
-"""Seconds of each step in the last build."""
 
 MOST_PROCESSES = 4
 """Each holds torch and all pages; what they share out takes less time than what one of them does for all."""
@@ -60,21 +56,11 @@ def environment() -> dict[str, str]:
 
 
 def make_pages(*, gallery: bool) -> bool:
-    """Run Sphinx, and print its current page and the time left; return whether it succeeded."""
-    kept = TIMES / f"{'gallery' if gallery else 'pages'}.json"
-    progress = Progress(json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {})
+    """Run Sphinx; return whether it succeeded."""
     start = time.perf_counter()
-    print("pages: Sphinx starts", flush=True)
     command = [*sphinx(gallery=gallery), str(DOCS), str(HTML)]
-    with subprocess.Popen(command, cwd=DOCS.parent, env=environment(), stdout=subprocess.PIPE, text=True) as build:
-        assert build.stdout is not None
-        for line in build.stdout:
-            progress.read(line)
-    progress.end()
-    if build.returncode:
+    if subprocess.run(command, cwd=DOCS.parent, env=environment()).returncode:
         return False
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(progress.seconds, indent=1) + "\n", encoding="utf-8")
     print(f"pages: {time.perf_counter() - start:.0f} s")
     return True
 

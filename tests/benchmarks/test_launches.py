@@ -50,12 +50,6 @@ def test_what_the_host_waits_for(wait):
     assert operators.counts().waits > 0
 
 
-def test_a_seed_stays_on_the_host():
-    with launches.counting() as operators:
-        torch.Generator().manual_seed(int(torch.randint(1 << 62, ()) ^ 5))
-    assert operators.counts() == (0, 0)
-
-
 @pytest.mark.parametrize("name", launches.SEQUENCES)
 def test_sequences_keep_the_bounds(name, monkeypatch):
     """An eighth of the length of b4 h8 n2048 with a 64th of the budget gives the same number of blocks."""
@@ -77,40 +71,6 @@ def test_packed_graphs_keep_the_bounds(name, monkeypatch):
     assert backward.launches <= BACKWARD
     assert forward.waits == backward.waits == 0
     assert counts(case, 0, monkeypatch)[0].launches > FORWARD
-
-
-@pytest.mark.parametrize("option", launches.OPTIONS)
-def test_no_option_makes_the_host_wait(option, monkeypatch):
-    case, _ = launches._sequences("distance", "chunked", 2, 64, option)
-    forward, backward = counts(case, 1 << 20, monkeypatch)
-    assert forward.waits == backward.waits == 0
-
-
-@pytest.mark.parametrize("name", launches.SEQUENCES)
-def test_dense_does_not_wait(name, monkeypatch):
-    forward, backward = counts(launches._sequences(name, "dense", 2, 64)[0], budget.DEVICE_BYTES, monkeypatch)
-    assert forward.launches <= FORWARD
-    assert forward.waits == backward.waits == 0
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", [*launches.SEQUENCES, *launches.PACKED])
-def test_on_a_gpu_the_host_does_not_wait(name):
-    """torch itself raises where the host would wait."""
-    if name in launches.SEQUENCES:
-        case, _ = launches._sequences(name, "chunked", 4, 512)
-    else:
-        case = launches._packed(name, torch.arange(launches.GRAPHS) % 21 + 20)
-    call, leaves = case.make("cuda")
-    torch.autograd.grad(call().sum(), leaves)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        torch.autograd.grad(call().sum(), leaves)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    forward, backward = launches.counted(case, "cuda")
-    assert forward.launches <= FORWARD
-    assert backward.launches <= BACKWARD
 
 
 def test_the_command(capsys):

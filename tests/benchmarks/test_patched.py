@@ -30,9 +30,3 @@ def test_another_answer_is_not_timed(monkeypatch):
     monkeypatch.setattr(patched, "forward", forward)
     with pytest.raises(Wrong, match="T5-small encoder, 40: eager is 0.1 from eager"):
         patched.measured(CASES["T5-small encoder"], with_peaks=False, quick=True)
-
-
-@pytest.mark.slow
-def test_the_command(capsys):
-    assert patched.main(["--quick", "--only", "VITS"]) == 0
-    assert "| VITS text encoder | 40 | eager |" in capsys.readouterr().out

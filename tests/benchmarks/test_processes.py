@@ -42,12 +42,6 @@ def test_two_processes_send_what_the_model_says(counts):
     assert {row.what.split(",")[0].split(":")[0] for row in exact} == {*METHODS, "nodes", "heads", "DDP", "FSDP2"}
 
 
-def test_the_halo_of_a_random_graph_is_near_its_estimate(counts):
-    estimated = [row for row in counts if "estimated" in row.what]
-    assert len(estimated) == 2
-    assert all(0.95 < row.ratio < 1.05 for row in estimated)
-
-
 def test_bytes_by_hand():
     """Keys and values of 8 rows, 2 heads of 8 and 2 batch rows are 512 numbers; queries of 4 heads are as many."""
     assert model.context_bytes("allgather", WORK, 4) == (3 * 512 * 4, 3 * 512 * 4, 0)
@@ -59,42 +53,12 @@ def test_bytes_by_hand():
     assert model.sharded_bytes(100, 2, 4) == 450
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_one_process_sends_nothing_and_inference_nothing_back(method):
-    assert model.context_bytes(method, WORK, 1)[:2] == (0, 0)
-    assert model.context_bytes(method, replace(WORK, training=False), 4).backward == 0
-
-
-def test_half_types_send_half_but_for_sums():
-    half = replace(WORK, itemsize=2)
-    for method, sums in (("allgather", 0), ("ring", 4 * 2048)):
-        whole, halved = (model.context_bytes(method, work, 4) for work in (WORK, half))
-        assert halved.forward == whole.forward / 2
-        assert halved.backward - sums == (whole.backward - sums) / 2
-
-
-def test_operations_are_shared():
-    plain = replace(WORK, labels=0)
-    alone = model.attention_flops(plain)
-    assert alone == 7 * 2 * 2 * 4 * 32 * 32 * 8
-    assert model.attention_flops(plain, "allgather", 4) == alone / 4
-    assert model.attention_flops(plain, "ring", 4) == alone / 4 * 9 / 7  # backward recomputes forward
-    assert model.attention_flops(replace(plain, is_causal=True)) == alone / 2
-
-
 def test_a_halo_of_random_sources():
     """With many edges a node reaches every node; with few, each edge reaches one. A partitioner leaves a share."""
     assert Graph(100, 10**9).halo_rows(4) == pytest.approx(75)
     assert Graph(10**9, 1000).halo_rows(4) == pytest.approx(0.75 * 250, rel=1e-5)
     assert Graph(100, 1000, halo=0.1).halo_rows(4) == pytest.approx(0.1 * Graph(100, 1000).halo_rows(4))
     assert Graph(100, 1000).halo_rows(1) == 0
-
-
-def test_memory_shrinks_with_processes():
-    work = replace(WORK, n=16_384, heads=8, kv_heads=8, size=64, batch=1)
-    alone = model.attention_memory(work, copies=model.COPIES)
-    shares = {name: model.attention_memory(work, name, 4, model.COPIES) / alone for name in METHODS}
-    assert shares["ulysses"] < shares["ring"] <= 0.45 < shares["allgather"] <= 0.7
 
 
 def test_128k_tokens_on_64():
@@ -126,40 +90,16 @@ def test_choices_follow_assumptions(work, machine, family):
     assert taken(choose.sequence_plans(work, Machine(**machine))) == family
 
 
-def test_slower_links_never_make_a_step_faster():
-    for family in choose.FAMILIES:
-        fast, slow = (plan_of(choose.sequence_plans(LARGE, Machine(far=far)), family) for far in (50e9, 5e9))
-        assert fast.seconds <= slow.seconds
-
-
-def test_what_is_hidden_costs_what_computing_does_not_cover():
-    cost = model.Cost(10.0, 0.0, 0.0, (model.Transfer("a", 4.0, 8, False), model.Transfer("b", 6.0, 16, True)))
-    plan = choose.planned("", Mode(), cost, Machine(flops=1.0, near=2.0, far=0.5))
-    assert (plan.near, plan.far, plan.computing, plan.waited, plan.hidden) == (4.0, 6.0, 10.0, 2.0, 12.0)
-    assert plan.seconds == 14.0
-
-
 def test_a_billion_edges_on_32():
     machine = Machine(processes=32)
     plans = choose.graph_plans(HUGE, machine)
     assert taken(plans) == "nodes"
+    assert plans[0].computing == pytest.approx(0.096, rel=0.01)  # bytes from memory, more than operations
     assert all(plan.why for plan in plans[1:])
     assert taken(choose.graph_plans(replace(HUGE, halo=1.0), machine)) is None
     near = choose.graph_plans(replace(HUGE, nodes=1_000_000), replace(machine, memory=400e9))
     assert taken(near) == "nodes"
     assert plan_of(near, "one process").why == ""
-
-
-def test_the_command_prints_its_assumptions(capsys):
-    assert command.main(["choose", "sequences"]) == 0
-    shown = capsys.readouterr().out
-    assert "Machine(processes=64, node=8, flops=" in shown
-    assert "Sequences(n=131072" in shown
-    assert shown.count("| taken |") == 1
-    assert command.main(["choose", "graph", "--halo", "1"]) == 1
-    shown = capsys.readouterr().out
-    assert "halo=1.0" in shown
-    assert "taken" not in shown
 
 
 def test_bytes_that_are_far_from_the_model_fail(capsys, monkeypatch):
@@ -180,3 +120,10 @@ def test_growth_of_memory(capsys):
         assert max(peaks.growths(setting, 4, method)) <= most * one
     assert command.main(["memory", "--quick", "--processes", "2"]) == 0
     assert "Each further edge" in capsys.readouterr().out
+
+
+def test_the_command_prints_its_assumptions(capsys):
+    assert command.main(["choose", "graph", "--halo", "1"]) == 1
+    shown = capsys.readouterr().out
+    assert "halo=1.0" in shown
+    assert "taken" not in shown

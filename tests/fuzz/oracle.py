@@ -307,22 +307,22 @@ class _Row:
         many = rounded + math.log2(2 + case.frame.batch * case.heads * case.frame.q_len) * 4 * unit
         d_error = d_error + many * weights * sizes
         if "mask" in case.leaves:
-            self._leave_mask(truth, Known(d_score, d_error))
+            self._add_to_mask(truth, Known(d_score, d_error))
         d_finished = Known(d_score * slope.value, d_error * slope.size + d_score.abs() * slope_error)
         for kind in ("bias", "rows"):
-            self._leave_tables(truth, kind, Known(*(x[..., None] for x in d_finished)))
+            self._add_to_tables(truth, kind, Known(*(x[..., None] for x in d_finished)))
         scaled = Known(d_finished.value * case.factor, d_finished.size * abs(case.factor))
-        compared.leave(truth, scaled)
+        compared.backward(truth, scaled)
         drop = Known(dropped, weight_error * keep + (count + many) * dropped)
         per_value = _times(drop, _exact(dz[:, None]))
-        self._leave_tables(truth, "value", per_value)
-        self._leave_edges(truth, "edge_value", per_value)
+        self._add_to_tables(truth, "value", per_value)
+        self._add_to_edges(truth, "edge_value", per_value)
         if value_maps is None:
-            self._leave(truth, "value", per_value)
+            self._add_to_input(truth, "value", per_value)
         else:
             back = Known(_apply(value_maps.value.mT, per_value.value), _apply(value_maps.size.mT, per_value.size))
-            self._leave(truth, "value", back)
-            self._leave_value_maps(truth, _outer(per_value, value))
+            self._add_to_input(truth, "value", back)
+            self._add_to_value_maps(truth, _outer(per_value, value))
 
     def _incoming(self, keep: Tensor, values: Tensor, value_sizes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients of z ``[H, D_v]``, of lse ``[H, 1]`` and of the weights ``[H, E]``, and the sizes of the latter's terms."""
@@ -342,7 +342,7 @@ class _Row:
             d_weights, sizes = d_weights.index_add(1, entry, d_mass), sizes.index_add(1, entry, d_mass.abs())
         return dz, dlse, d_weights, sizes
 
-    def _leave(self, truth: Truth, name: str, grad: Known) -> None:
+    def _add_to_input(self, truth: Truth, name: str, grad: Known) -> None:
         """Adds what each entry ``[H, E, D]`` gives to the gradient of query, key or value."""
         for place, product in zip((truth.values, truth.bounds), grad, strict=True):
             whole = place["grad", name]
@@ -352,19 +352,19 @@ class _Row:
                 heads, keys = (x.expand(self.case.heads, len(self.keys)) for x in (self.kv[:, None], self.keys))
                 whole[self.b].index_put_((heads, keys), product, accumulate=True)
 
-    def _leave_mask(self, truth: Truth, grad: Known) -> None:
+    def _add_to_mask(self, truth: Truth, grad: Known) -> None:
         b, h, i, j = self._at(self.case.leaves["mask"])
         h, j = (x.expand(self.case.heads, len(self.keys)) for x in (h[:, None], j))
         for place, mine in zip((truth.values, truth.bounds), grad, strict=True):
             place["grad", "mask"].index_put_((torch.tensor(b), h, torch.tensor(i), j), mine, accumulate=True)
 
-    def _leave_tables(self, truth: Truth, kind: str, grad: Known) -> None:
+    def _add_to_tables(self, truth: Truth, kind: str, grad: Known) -> None:
         """Adds what each entry ``[H, E, D]`` gives to the row of each of its labels."""
         for part in range(len(self.labels)):
             if (kind, part) in self.case.leaves:
-                self._leave_by_label(truth, (kind, part), grad, part)
+                self._add_by_label(truth, (kind, part), grad, part)
 
-    def _leave_by_label(self, truth: Truth, name: Any, grad: Known, part: int = 0) -> None:
+    def _add_by_label(self, truth: Truth, name: Any, grad: Known, part: int = 0) -> None:
         """Adds what each entry ``[H, E, ...]`` gives to the row of each of its labels in a leaf."""
         entry, label = self.labels[part]
         for place, mine in zip((truth.values, truth.bounds), grad.entry(entry), strict=True):
@@ -382,7 +382,7 @@ class _Row:
             else:
                 whole.index_add_(0, label, mine.sum(0))
 
-    def _leave_edges(self, truth: Truth, name: str, grad: Known) -> None:
+    def _add_to_edges(self, truth: Truth, name: str, grad: Known) -> None:
         """Adds what each entry ``[H, E, D]`` gives to the vectors that it carries, and to their map."""
         if name not in self.case.leaves:
             return
@@ -394,12 +394,12 @@ class _Row:
         )
         for place, mine, vectors, each in pieces:
             place["grad", "attr"].index_add_(0, edge, (mine @ each).sum(0))
-            _leave_shared(place["grad", name], mine.mT @ vectors)
+            _add_to_shared(place["grad", name], mine.mT @ vectors)
 
-    def _leave_value_maps(self, truth: Truth, grad: Known) -> None:
+    def _add_to_value_maps(self, truth: Truth, grad: Known) -> None:
         """Adds the gradient of each entry's map ``[H, E, D, D]`` to the maps, or to coefficients and bases."""
         if "maps" in self.case.leaves:
-            self._leave_by_label(truth, "maps", grad)
+            self._add_by_label(truth, "maps", grad)
             return
         (entry, label), heads = self.labels[0], self.case.heads
         coefficients, bases = self.case.leaves["coefficients"], self.case.leaves["bases"]
@@ -408,10 +408,10 @@ class _Row:
         to_coefficients = Known(
             torch.einsum("heij,hkij->hek", grad.value, bases), torch.einsum("heij,hkij->hek", grad.size, bases.abs())
         )
-        self._leave_by_label(truth, "coefficients", to_coefficients)
+        self._add_by_label(truth, "coefficients", to_coefficients)
         pieces = zip((truth.values, truth.bounds), grad.entry(entry), (coefficients, coefficients.abs()), strict=True)
         for place, mine, factors in pieces:
-            _leave_shared(place["grad", "bases"], torch.einsum("heij,hek->hkij", mine, factors))
+            _add_to_shared(place["grad", "bases"], torch.einsum("heij,hek->hkij", mine, factors))
 
 
 class _Product:
@@ -447,25 +447,25 @@ class _Product:
         either = query + position
         return query + content, Known(either.value, either.size + 2 * content.size)
 
-    def leave(self, truth: Truth, grad: Known) -> None:
+    def backward(self, truth: Truth, grad: Known) -> None:
         """Adds to the gradients of all that is compared, from that of each entry's score ``[H, E]``."""
         row, query = self.row, self.content
-        row._leave(truth, "query", _times(grad, self.mapped + self.added))
-        self._leave_bias(truth, "content_bias", _times(grad, Known(self.mapped.value, self._sizes())))
-        self._leave_bias(truth, "position_bias", _times(grad, self.added))
-        row._leave_tables(truth, "key", _times(grad, self.position))
-        row._leave_edges(truth, "edge_key", _times(grad, self.position))
-        row._leave_tables(truth, "query", _times(grad, _exact(self.key)))
+        row._add_to_input(truth, "query", _times(grad, self.mapped + self.added))
+        self._add_to_bias(truth, "content_bias", _times(grad, Known(self.mapped.value, self._sizes())))
+        self._add_to_bias(truth, "position_bias", _times(grad, self.added))
+        row._add_to_tables(truth, "key", _times(grad, self.position))
+        row._add_to_edges(truth, "edge_key", _times(grad, self.position))
+        row._add_to_tables(truth, "query", _times(grad, _exact(self.key)))
         if self.maps is not None:
-            row._leave_by_label(truth, "weight", _outer(_times(grad, query), self.key))
+            row._add_by_label(truth, "weight", _outer(_times(grad, query), self.key))
             query = Known(_apply(self.maps.value.mT, self.query), _apply(self.maps.size.mT, self.query.abs()))
-        row._leave(truth, "key", _times(grad, query + self.of_query))
+        row._add_to_input(truth, "key", _times(grad, query + self.of_query))
 
     def _sizes(self) -> Tensor:
         """What the gradient of b_c may be summed from: rows of tables enter it twice, with both signs."""
         return self.mapped.size + 2 * self.added.size
 
-    def _leave_bias(self, truth: Truth, name: str, grad: Known) -> None:
+    def _add_to_bias(self, truth: Truth, name: str, grad: Known) -> None:
         if name in self.row.case.leaves:
             for place, mine in zip((truth.values, truth.bounds), grad, strict=True):
                 place["grad", name] += mine.sum(1)
@@ -487,19 +487,19 @@ class _Additive:
         sizes = case.score.curve.steepest * summed.size + 1.0
         self.score = Known((self.weight * self.act.value).sum(-1), (self.weight.abs() * sizes).sum(-1))
 
-    def leave(self, truth: Truth, grad: Known) -> None:
+    def backward(self, truth: Truth, grad: Known) -> None:
         """Adds to the gradients of all that is compared, from that of each entry's score ``[H, E]``."""
         row, act, weight = self.row, self.act, self.weight
         exact, error = grad.value[..., None], grad.size[..., None]
         steep = error * (act.slope.abs() + act.slope_error) + exact.abs() * act.slope_error
         each = Known(exact * weight * act.slope, weight.abs() * steep)
         for name in ("query", "key"):
-            row._leave(truth, name, each)
-        row._leave_tables(truth, "key", each)
-        row._leave_edges(truth, "edge_key", each)
+            row._add_to_input(truth, name, each)
+        row._add_to_tables(truth, "key", each)
+        row._add_to_edges(truth, "edge_key", each)
         own = Known(exact * act.value, error * (act.value.abs() + act.error) + exact.abs() * act.error)
         for place, mine in zip((truth.values, truth.bounds), own, strict=True):
-            _leave_shared(place["grad", "weight"], mine.sum(1))
+            _add_to_shared(place["grad", "weight"], mine.sum(1))
 
 
 def _places(pairs: list[tuple[int, int]]) -> Tensor:
@@ -517,6 +517,6 @@ def _outer(grad: Known, x: Tensor) -> Known:
     return Known(grad.value[..., None] * x[..., None, :], grad.size[..., None] * x[..., None, :].abs())
 
 
-def _leave_shared(whole: Tensor, mine: Tensor) -> None:
+def _add_to_shared(whole: Tensor, mine: Tensor) -> None:
     """Adds ``[H, ...]`` to a leaf of each head, or to one that all heads share."""
     whole += mine if whole.dim() == mine.dim() else mine.sum(0)

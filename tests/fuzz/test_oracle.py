@@ -15,13 +15,12 @@ import torch
 import relgraph.impl
 import relgraph.labels.memory
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.chunked import blocks
 from relgraph.impl.triton import limits
 from relgraph.labels import DistanceLabels
 from tests.fuzz import __main__ as command
-from tests.fuzz import compare, constants
+from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, lose_keys
-from tests.fuzz.checks import AROUND, run
+from tests.fuzz.checks import run
 from tests.fuzz.compare import FuzzError, check
 from tests.fuzz.frame import Frame
 from tests.fuzz.labels import Distances, Edges, Sum, Written, has_parallel, parts_of, stands_alone, sums_edges
@@ -324,12 +323,6 @@ def test_draws_reach_every_corner():
     assert not [name for name, count in found.items() if count == 0], "never drawn"
 
 
-def test_a_seed_draws_the_same_again():
-    one, other = draw(77), draw(77)
-    assert one.describe() == other.describe()
-    assert all(torch.equal(x, other.leaves[name]) for name, x in one.leaves.items())
-
-
 def modules():
     """All modules with implementations in them, those of Triton where it is, and what they remember of plans."""
     yield relgraph.labels.memory
@@ -371,17 +364,6 @@ def test_a_constant_that_is_gone_is_an_error(monkeypatch):
         constants.drawn(0),
     ):
         pass
-
-
-def test_constants_are_put_back():
-    before = blocks.BLOCK_SCORES, blocks.BLOCK_ROWS
-    told = {}
-    for seed in range(5):
-        with constants.drawn(seed) as values:
-            told.update(values)
-            assert values.get("BLOCK_ROWS", before[1]) == blocks.BLOCK_ROWS
-    assert {"BLOCK_SCORES", "BLOCK_ROWS"} <= set(told)
-    assert before == (blocks.BLOCK_SCORES, blocks.BLOCK_ROWS)
 
 
 def first_failure(seeds=range(40)):
@@ -457,14 +439,9 @@ def test_the_command(capsys, monkeypatch):
     assert "1 failed: " in printed
     assert "reproduce: python -m tests.fuzz --seeds 1 --first" in printed
     assert "1 seeds from" not in printed
-
-
-def test_what_raises_is_a_failure_too(capsys, monkeypatch):
     plant(monkeypatch, lambda real, call: {}["nothing"])
-    assert command.main(["--seeds", "2", "--impl", "dense"]) == 1
-    printed = capsys.readouterr().out
-    assert "KeyError: 'nothing'" in printed
-    assert "2 failed: 0 1" in printed
+    assert command.main(["--seeds", "1", "--impl", "dense"]) == 1
+    assert "KeyError: 'nothing'" in capsys.readouterr().out
 
 
 def sixty(name):
@@ -513,27 +490,3 @@ def test_faults_of_labels_are_found(change, message, monkeypatch):
     monkeypatch.setattr(DistanceLabels, "to_dense", lambda labels: change(real, labels))
     with pytest.raises(FuzzError, match=message):
         sixty("labels")
-
-
-def test_wrong_counts_are_found(monkeypatch):
-    real = DistanceLabels.describe
-    monkeypatch.setattr(DistanceLabels, "describe", lambda labels: replace(real(labels), not_attending=-5))
-    with pytest.raises(FuzzError, match="describe tells .*, -5, "):
-        sixty("labels")
-
-
-def test_every_check_runs_by_the_command(capsys):
-    assert command.main(["--seeds", "1", "--first", "4"]) == 0
-    assert command.main(["--seeds", "1", "--only", *AROUND]) == 0
-    assert "1 seeds from 0" in capsys.readouterr().out
-
-
-def test_compare_sees_shapes_and_infinities():
-    zero, bound = torch.zeros(2), torch.full((2,), 1e-3)
-    with pytest.raises(FuzzError, match=r"x has shape \[1\], must be \[2\]"):
-        compare._compare("x", torch.zeros(1), zero, bound)
-    with pytest.raises(FuzzError, match=r"x is nan at \(1,\), must be 0"):
-        compare._compare("x", torch.tensor([0.0, math.nan]), zero, bound)
-    with pytest.raises(FuzzError, match=r"off by 0.002 where rounding explains 0.001"):
-        compare._compare("x", torch.tensor([0.0005, 0.002]), zero, bound)
-    compare._compare("x", torch.tensor([0.0005, -0.001]), zero, bound)

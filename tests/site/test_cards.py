@@ -52,9 +52,3 @@ def test_pictures_of_cards_have_their_size_and_are_not_blank(tmp_path):
         picture = imread(path)
         assert picture.shape[:2] == (560, 800)
         assert picture[..., :3].std() > 0.05, path.name
-
-
-def test_the_card_of_the_memory_example_has_its_kept_figures():
-    kept = cards.memory()
-    figures = {row.name: row.figures["MiB"] for row in kept.rows}
-    assert figures == {"eager": [3160.1], "sdpa": [3156.4], "patched": [95.3]}

@@ -1,0 +1,50 @@
+"""Every command that measures in one process, once at toy sizes: it prints its rows and keeps them in a file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from docs.benchmarks import __main__ as whole
+from docs.benchmarks import attention, step
+
+graphs = pytest.importorskip("docs.benchmarks.graphs", reason="torch-geometric is not installed")
+SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200", "--kind": "types"}
+
+
+@pytest.mark.parametrize(("module", "what", "names", "ways"), [
+    (attention, "table", ("--impl",), 8),
+    (attention, "decode", ("--cache",), 2),
+    (graphs, "edges", ("--edges",), 2),
+    (graphs, "vectors", ("--edges",), 2),
+    (graphs, "growth", ("--edges",), 4),
+])  # fmt: skip
+def test_rows_are_printed_and_kept(module, what, names, ways, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(attention, "WORK", {"float32": ((1, 2, 32),), "bfloat16": ((2, 2, 16),)})
+    given = [word for name in names for word in (name, SIZES[name])]
+    module.main([what, *given, "--rounds", "1", "--json", str(tmp_path / "rows.json")])
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert len(rows) == ways
+    assert f"| {' | '.join(rows[0])} |" in capsys.readouterr().out
+    assert all(cell for row in rows for cell in row.values())
+
+
+@pytest.mark.parametrize(("module", "given"), [
+    (attention, ("--impl", "dense", "--length", "64", "--kind", "written")), (graphs, ("--edges", "200")),
+])  # fmt: skip
+def test_peaks_are_printed(module, given, capsys):
+    module.main(["peak", *given])
+    assert float(capsys.readouterr().out) >= 0
+
+
+def test_steps_are_printed_and_kept(tmp_path, capsys):
+    given = ["step", "--quick", "--rounds", "1", "--tokens", "16", "--length", "8", "4", "--out", str(tmp_path)]
+    assert whole.main(given) == 0
+    rows = json.loads((tmp_path / "step.json").read_text())["rows"]
+    assert [row["sentences × length"] for row in rows] == ["2 × 8", "2 × 8", "4 × 4", "4 × 4"]
+    for positions in step.POSITIONS:
+        model = step.Translator(step.Work(16, 8, vocabulary=30, size=64, layers=1), positions)
+        assert any("table" in name for name, _ in model.named_parameters()) == (positions == "relative")
+    assert rows[0]["×"] == "1.000 (1.000–1.000)"
+    assert "| relative | 4 × 4 |" in capsys.readouterr().out
