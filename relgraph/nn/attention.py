@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Names, Widths, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_between
 from relgraph.nn.masks import join_masks
+from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain
 from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
@@ -54,6 +55,9 @@ class RelationAttention(Projections):
             ``"key"``, ``"value"`` and ``"output"``. Biases of queries, keys and values are one parameter,
             ``in_proj_bias``, if all three have one; otherwise each is a separate parameter: ``q_proj_bias``,
             ``k_proj_bias``, ``v_proj_bias``.
+        labeler: makes the labels when a call gives none: ``labeler(n)`` for n queries, ``labeler(n, m)`` for n queries
+            and m other keys, ``labeler(n, past + n, q_offset=past)`` with a cache. If it reads something other than
+            lengths, such as a graph, pass that as ``labels=``. The tables take its number of labels and their names.
         num_labels: R, if there is no labeler; for a sum of labels a tuple, one number per part. None makes attention
             without tables, unless they are passed as ``tables``.
         kdim: width of the keys, E by default.
@@ -78,9 +82,6 @@ class RelationAttention(Projections):
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: device of the parameters.
         dtype: floating type of the parameters.
-        labeler: makes the labels when a call gives none: ``labeler(n)`` for n queries, ``labeler(n, m)`` for n queries
-            and m other keys, ``labeler(n, past + n, q_offset=past)`` with a cache. If it reads something other than
-            lengths, such as a graph, pass that as ``labels=``. The tables take its number of labels and their names.
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler without
@@ -126,6 +127,7 @@ class RelationAttention(Projections):
         dropout: float = 0.0,
         bias: bool | Sequence[str] = True,
         *,
+        labeler: Callable[..., Any] | None = None,
         num_labels: NumLabels = None,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -140,7 +142,6 @@ class RelationAttention(Projections):
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        labeler: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
@@ -171,6 +172,42 @@ class RelationAttention(Projections):
         labels = None if self.tables is None else self.tables.num_labels
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
 
+    @classmethod
+    def from_plain(
+        cls, attention: nn.MultiheadAttention, *, new_tables: Literal["zero", "random"] = "zero", **options: Any
+    ) -> Self:
+        """Make an attention with copies of the weights and settings of torch's, and new tables.
+
+        Args:
+            attention: a :class:`~torch.nn.MultiheadAttention` with ``batch_first=True``.
+            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``attention`` unchanged until training
+                moves the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
+            options: further keyword-only arguments of the constructor, such as ``labeler``.
+
+        Returns:
+            The new attention, with the device, dtype and training mode of ``attention``.
+
+        Raises:
+            TypeError: another kind of module, or an unknown option.
+            ValueError: an attention that is not batch first, unknown ``new_tables``, or an error of the constructor.
+            NotImplementedError: an attention with ``add_bias_kv`` or ``add_zero_attn``.
+
+        Example:
+            >>> plain, x = torch.nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 7, 16)
+            >>> layer = rg.RelationAttention.from_plain(plain, labeler=rg.ClippedDistance(2))
+            >>> torch.allclose(layer(x), plain(x, x, x)[0], atol=1e-5)
+            True
+        """
+        check_plain("attention", attention, nn.MultiheadAttention, new_tables)
+        check_plain_attention("attention", attention)
+        weight = attention.out_proj.weight
+        made = cls(
+            attention.embed_dim, attention.num_heads, bias=attention.in_proj_bias is not None, kdim=attention.kdim,
+            vdim=attention.vdim, device=weight.device, dtype=weight.dtype, **options,
+        )  # fmt: skip
+        copy_plain("attention", made, attention, new_tables)
+        return made
+
     def reset_parameters(self) -> None:
         """Initialize projections, tables, score and maps again.
 
@@ -200,6 +237,7 @@ class RelationAttention(Projections):
         is_causal: bool = False,
         q_offset: int | Tensor | None = None,
         need_weights: bool = False,
+        average_attn_weights: bool = False,
         need_label_mass: bool = False,
         cache: KVCache | None = None,
         bank_features: Any = None,
@@ -229,6 +267,8 @@ class RelationAttention(Projections):
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
                 :func:`~relgraph.relation_attention`. Leave it out with a cache that grows, which sets it.
             need_weights: also return the attention weights: N_q · N_k numbers per head, so quadratic memory.
+            average_attn_weights: return the mean of the weights over heads, without the axis H. The default is
+                False, unlike that of torch's layer.
             need_label_mass: also return how much attention each label receives; needs tables.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier calls. A growing cache sets
                 ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``, and labels of the
@@ -262,11 +302,14 @@ class RelationAttention(Projections):
             >>> weights[1, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
+        if average_attn_weights is not False:
+            check.boolean("average_attn_weights", average_attn_weights)
         inputs, (z, aux) = self._ask(
             attend, query, key, value, labels, key_padding_mask, attn_mask, is_causal, q_offset,
             need_weights, need_label_mass, cache, bank_features, row_scores,
         )  # fmt: skip
-        return self._outputs(z, aux.weights, aux.label_mass, inputs)
+        weights = aux.weights.mean(-3) if average_attn_weights and aux.weights is not None else aux.weights
+        return self._outputs(z, weights, aux.label_mass, inputs)
 
     def which_impl(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,12 @@ from relgraph.nn.cache import LayerCache, memory_labels_of_new_rows, restores_ca
 from relgraph.nn.inputs import Names, check_without_tables
 from relgraph.nn.layer_parts import (
     Activation,
+    Layer,
     check_activation,
     check_batch_first,
     check_input,
     check_place,
     check_sizes,
-    from_torch_layer,
-    layer_repr,
     make_attention,
     residual,
 )
@@ -47,7 +46,7 @@ _MEMORY_NAMES = Names(
 )
 
 
-class RelationDecoderLayer(nn.Module):
+class RelationDecoderLayer(Layer):
     """Self-attention over a labeled graph, attention to a memory, and a feed-forward network.
 
     Each step has a residual sum and a norm, as in :class:`~relgraph.RelationEncoderLayer`. Row i of the target is the
@@ -79,6 +78,8 @@ class RelationDecoderLayer(nn.Module):
         >>> layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16)).shape
         torch.Size([2, 5, 16])
     """
+
+    _plain_kind = nn.TransformerDecoderLayer
 
     def __init__(
         self,
@@ -127,33 +128,6 @@ class RelationDecoderLayer(nn.Module):
         self.dropout2 = nn.Dropout(dropout)
         self.dropout3 = nn.Dropout(dropout)
         self.activation = check_activation(activation)
-
-    @classmethod
-    def from_plain(
-        cls, layer: nn.TransformerDecoderLayer, *, new_tables: Literal["zero", "random"] = "zero", **options: Any
-    ) -> Self:
-        """Make a layer with the weights, dropout, activation and order of norms of a layer of torch, and new tables.
-
-        Args:
-            layer: a :class:`~torch.nn.TransformerDecoderLayer` with ``batch_first=True``.
-            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``layer`` unchanged until training moves
-                the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
-            options: the keyword-only arguments of the constructor, such as ``labeler``.
-
-        Returns:
-            The new layer, with the device, dtype and training mode of ``layer``.
-
-        Raises:
-            TypeError: another kind of layer, or an unknown option.
-            ValueError: a layer that is not batch first, unknown ``new_tables``, or an error of the constructor.
-
-        Example:
-            >>> plain = torch.nn.TransformerDecoderLayer(16, 4, 32, batch_first=True)
-            >>> layer = rg.RelationDecoderLayer.from_plain(plain, labeler=rg.ClippedDistance(2))
-            >>> torch.equal(layer.multihead_attn.in_proj_weight, plain.multihead_attn.in_proj_weight)
-            True
-        """
-        return from_torch_layer(cls, layer, nn.TransformerDecoderLayer, new_tables, options)
 
     @restores_cache_on_error
     def forward(
@@ -262,12 +236,3 @@ class RelationDecoderLayer(nn.Module):
 
         steps = ((self.norm1, attend), (self.norm2, attend_memory), (self.norm3, feed_forward))
         return residual(tgt, self.norm_first, *steps)
-
-    @property
-    def labeler(self) -> Any:
-        """The labeler of the self-attention, or None."""
-        return self.self_attn.labeler
-
-    def extra_repr(self) -> str:
-        """The arguments that the submodules do not show."""
-        return layer_repr(self)

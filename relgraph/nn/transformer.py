@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from relgraph.nn.memory import (
     is_packed,
     within_graphs,
 )
+from relgraph.nn.plain import check_plain
 from relgraph.nn.positions import LearnedPositions, check_sides, first_position
 from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
 from relgraph.nn.table import check_label_names
@@ -68,12 +69,12 @@ class RelationTransformer(nn.Module):
         custom_encoder: a :class:`~relgraph.RelationEncoder` of this width, for all options that its layers have. It
             keeps its own labeler, depth, widths, dropout and values; these arguments are for what the model makes.
         custom_decoder: a :class:`~relgraph.RelationDecoder`, likewise.
-        norm_first: whether norms come before each step, not after each sum.
         labeler: makes the labels of source and target, as a layer's ``labeler`` does; None for no labels.
         memory_labeler: labels target rows (queries) against memory rows (keys), unless a call gives ``memory_labels``.
             For n rows after ``past`` others and M rows of memory, the model calls ``labeler(n, M, q_offset=past)``.
         target_labeler: makes the target's labels, if not ``labeler`` does. A labeler that does not label lengths needs
             ``tgt_labels`` in each call.
+        norm_first: whether norms come before each step, not after each sum.
         positions: absolute positions, added to the inputs: ``"sinusoidal"``, a module such as
             :class:`~relgraph.nn.LearnedPositions`, or None. A pair is for source and target: ``(None,
             "sinusoidal")``; one module for both shares its parameters.
@@ -115,10 +116,10 @@ class RelationTransformer(nn.Module):
         custom_encoder: RelationEncoder | None = None,
         custom_decoder: RelationDecoder | None = None,
         *,
-        norm_first: bool = False,
         labeler: Callable[..., Any] | None = _DISTANCES,
         memory_labeler: Callable[..., Any] | None = None,
         target_labeler: Callable[..., Any] | None = None,
+        norm_first: bool = False,
         positions: Any = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -132,10 +133,7 @@ class RelationTransformer(nn.Module):
         rest |= {"norm_first": norm_first, **place}
         for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
             check_depth(name, depth)
-        for name, one in (
-            ("labeler", labeler), ("target_labeler", target_labeler), ("memory_labeler", memory_labeler)
-        ):  # fmt: skip
-            check_labeler(one, None, (), name)
+        _check_labelers(labeler, target_labeler, memory_labeler)
         if custom_encoder is not None and custom_decoder is not None and labeler is not _DISTANCES:
             raise ValueError(
                 f"labeler must be left out with both custom_encoder and custom_decoder, got {shown(labeler)}"
@@ -164,6 +162,53 @@ class RelationTransformer(nn.Module):
         self.d_model, self.nhead = d_model, nhead
         sides = ((self.encoder, custom_encoder), (self.decoder, custom_decoder))
         _draw([stack for stack, given in sides if given is None])
+
+    @classmethod
+    def from_plain(
+        cls,
+        model: nn.Transformer,
+        *,
+        new_tables: Literal["zero", "random"] = "zero",
+        labeler: Callable[..., Any] | None = _DISTANCES,
+        memory_labeler: Callable[..., Any] | None = None,
+        target_labeler: Callable[..., Any] | None = None,
+    ) -> Self:
+        """Make a model with copies of the weights and settings of torch's, and new tables.
+
+        The new model adds no positions and drops nothing from its inputs, as torch's does. Its target is causal unless
+        ``tgt_is_causal=False``.
+
+        Args:
+            model: a :class:`~torch.nn.Transformer` with ``batch_first=True`` and layers of torch.
+            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``model`` unchanged until training moves
+                the rows; ``"random"`` as in the constructor.
+            labeler: this and the other labelers as in the constructor.
+            memory_labeler: labels target rows against memory rows.
+            target_labeler: makes the target's labels, if not ``labeler`` does.
+
+        Returns:
+            The new model, with the device, dtype and training mode of ``model``.
+
+        Raises:
+            TypeError: another kind of model or of layers, or of labelers.
+            ValueError: a model that is not batch first, or unknown ``new_tables``.
+
+        Example:
+            >>> plain = torch.nn.Transformer(16, 4, 1, 1, 32, batch_first=True).eval()
+            >>> model, src, tgt = rg.RelationTransformer.from_plain(plain), torch.randn(2, 7, 16), torch.randn(2, 5, 16)
+            >>> torch.allclose(model(src, tgt, tgt_is_causal=False), plain(src, tgt), atol=1e-5)
+            True
+        """
+        check_plain("model", model, nn.Transformer, new_tables)
+        _check_labelers(labeler, target_labeler, memory_labeler)
+        target: dict[str, Any] = {"labeler": labeler if target_labeler is None else target_labeler}
+        encoder = RelationEncoder.from_plain(model.encoder, new_tables=new_tables, labeler=labeler)
+        if memory_labeler is not None:
+            plain: Any = model.decoder.layers[0]
+            target["cross_attention"] = RelationAttention.from_plain(plain.multihead_attn, labeler=memory_labeler)
+        decoder = RelationDecoder.from_plain(model.decoder, new_tables=new_tables, **target)
+        made = cls(model.d_model, model.nhead, dropout=0.0, custom_encoder=encoder, custom_decoder=decoder)
+        return made.train(model.training)
 
     @classmethod
     def base(
@@ -487,6 +532,12 @@ class RelationTransformer(nn.Module):
             offset = first_position(name, x, key_padding_mask, cache)
             x = positions(x, offset)
         return self.dropout(x)
+
+
+def _check_labelers(labeler: Any, target_labeler: Any, memory_labeler: Any) -> None:
+    names = {"labeler": labeler, "target_labeler": target_labeler, "memory_labeler": memory_labeler}
+    for name, given in names.items():
+        check_labeler(given, None, (), name)
 
 
 def _attention_of(stack: Any) -> Any:

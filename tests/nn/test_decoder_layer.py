@@ -82,16 +82,6 @@ class TestAgainstTorch:
         for name, parameter in plain.named_parameters():
             close(mine[name].grad, parameter.grad)
 
-    def test_from_plain_keeps_all_settings(self):
-        plain = nn.TransformerDecoderLayer(12, 3, 20, 0.3, "gelu", norm_first=True, batch_first=True)
-        plain.multihead_attn.dropout, plain.dropout3.p = 0.1, 0.2
-        ours = RelationDecoderLayer.from_plain(plain, labeler=LABELER)
-        assert ours.norm_first
-        assert ours.activation is functional.gelu
-        assert [ours.self_attn.dropout, ours.multihead_attn.dropout, ours.dropout3.p] == [0.3, 0.1, 0.2]
-        with pytest.raises(TypeError, match=r"layer must be a nn.TransformerDecoderLayer, got TransformerEncoderLayer"):
-            RelationDecoderLayer.from_plain(nn.TransformerEncoderLayer(12, 3, batch_first=True))
-
     def test_the_future_is_hidden_unless_asked_for(self):
         layer, (tgt, memory) = make(), inputs()
         past = torch.ones(5, 5, dtype=torch.bool).triu(1)

@@ -91,28 +91,6 @@ class TestAgainstTorch:
         ).self_attn.tables.key.rows.any()
         shared = RelationTables(5, 4, dtype=F64)
         assert RelationEncoderLayer.from_plain(plain, tables=shared, num_labels=5).self_attn.tables.key.rows.any()
-        with pytest.raises(ValueError, match="unknown new_tables 'ones'"):
-            RelationEncoderLayer.from_plain(plain, new_tables="ones")
-        with pytest.raises(ValueError, match="layer must be batch first, as the new one is, got batch_first=False"):
-            RelationEncoderLayer.from_plain(nn.TransformerEncoderLayer(12, 3))
-
-    def test_from_plain_keeps_all_settings(self):
-        plain = nn.TransformerEncoderLayer(
-            12, 3, 20, 0.3, nn.PReLU(dtype=F64), batch_first=True, norm_first=True, bias=False, dtype=F64
-        )
-        plain.dropout2.p, plain.self_attn.dropout, plain.norm2.eps = 0.2, 0.1, 0.5
-        ours = RelationEncoderLayer.from_plain(plain, labeler=LABELER)
-        assert [ours.dropout.p, ours.dropout1.p, ours.dropout2.p, ours.self_attn.dropout] == [0.3, 0.3, 0.2, 0.1]
-        assert [ours.norm1.eps, ours.norm2.eps] == [1e-5, 0.5]
-        assert ours.norm_first
-        assert ours.training
-        assert isinstance(ours.activation, nn.PReLU)
-        assert ours.activation is not plain.activation
-        assert ours.self_attn.in_proj_bias is None
-        assert ours.self_attn.tables.key.names == LABELER.names
-        assert not RelationEncoderLayer.from_plain(plain.eval()).training
-        state = ours.state_dict()
-        assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
 
     def test_a_plain_state_lacks_the_tables_only(self):
         found = make().load_state_dict(plain_layer().state_dict(), strict=False)
