@@ -18,7 +18,6 @@ from relgraph.nn.inputs import Names
 from relgraph.nn.layer_parts import (
     Activation,
     Layer,
-    check_activation,
     check_batch_first,
     check_input,
     check_place,
@@ -116,14 +115,7 @@ class RelationEncoderLayer(Layer):
         own = {"labeler": labeler, "num_labels": num_labels, "tables": tables, "impl": impl}
         others = {"dropout": dropout, "bias": check.boolean("bias", bias), **factory}
         self.self_attn = make_attention("attention", attention, (d_model, nhead), own, others, _NAMES)
-        self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
-        self.dropout = nn.Dropout(dropout)
-        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **factory)
-        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
-        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
-        self.dropout1 = nn.Dropout(dropout)
-        self.dropout2 = nn.Dropout(dropout)
-        self.activation = check_activation(activation)
+        self._make_steps(2, (d_model, dim_feedforward), dropout, activation, layer_norm_eps, bias, factory)
 
     @restores_cache_on_error
     def forward(
@@ -181,7 +173,7 @@ class RelationEncoderLayer(Layer):
         check.boolean("is_causal", is_causal)
         check_input("src", src, self)
 
-        def attend(x: Tensor) -> Tensor:
+        def attend_self(x: Tensor) -> Tensor:
             z = self.self_attn(
                 x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
                 cache=cache, bank_features=bank_features, row_scores=row_scores,
@@ -191,4 +183,4 @@ class RelationEncoderLayer(Layer):
         def feed_forward(x: Tensor) -> Tensor:
             return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
-        return residual(src, self.norm_first, (self.norm1, attend), (self.norm2, feed_forward))
+        return residual(src, self.norm_first, (self.norm1, attend_self), (self.norm2, feed_forward))

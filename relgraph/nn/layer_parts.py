@@ -86,15 +86,10 @@ def make_attention(
     others: Mapping[str, Any],
     names: Names,
 ) -> RelationAttention:
-    """The attention of a layer: the module that was passed as ``argument``, or one made from the layer's options.
+    """The attention of a layer: the module ``given`` as ``argument``, or one made from the layer's options.
 
-    Args:
-        argument: what the layer calls the module.
-        given: the module, or None.
-        sizes: ``d_model`` and ``nhead`` of the layer, which the module must share.
-        own: the options from which the layer makes an attention; a given module has its own, so they must be absent.
-        others: further arguments of an attention that the layer makes.
-        names: what errors of the attention call its inputs.
+    Only one that is made takes ``own`` options, and ``others``, which a given one ignores. Both have ``sizes``,
+    ``d_model`` and ``nhead``, and call their inputs by ``names`` in errors.
     """
     if given is None:
         made = RelationAttention(*sizes, **{"tables": KINDS[:2], **own}, **others)
@@ -144,6 +139,26 @@ class Layer(nn.Module):
     self_attn: RelationAttention
     norm_first: bool
     activation: Any
+    norm1: nn.Module
+    norm2: nn.Module
+    norm3: nn.Module
+    dropout1: nn.Module
+    dropout2: nn.Module
+    dropout3: nn.Module
+
+    def _make_steps(
+        self, steps: int, sizes: tuple[int, int], dropout: float, activation: Any, eps: float, bias: bool, place: Any
+    ) -> None:
+        """Make the feed-forward network of these sizes, and a norm and a dropout for each step."""
+        width, hidden = sizes
+        self.linear1 = nn.Linear(width, hidden, bias=bias, **place)
+        self.dropout = nn.Dropout(dropout)
+        self.linear2 = nn.Linear(hidden, width, bias=bias, **place)
+        for step in range(1, steps + 1):
+            self.add_module(f"norm{step}", nn.LayerNorm(width, eps=eps, bias=bias, **place))
+        for step in range(1, steps + 1):
+            self.add_module(f"dropout{step}", nn.Dropout(dropout))
+        self.activation = check_activation(activation)
 
     @classmethod
     def from_plain(cls, layer: nn.Module, *, new_tables: Literal["zero", "random"] = "zero", **options: Any) -> Self:

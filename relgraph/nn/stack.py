@@ -66,11 +66,6 @@ class _Stack(nn.Module):
             ValueError: layers that are not batch first or not all of one size, unknown ``new_tables``, or an error of
                 a layer's constructor.
 
-        Example:
-            >>> plain = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
-            >>> encoder = rg.RelationEncoder.from_plain(plain, labeler=rg.ClippedDistance(2))
-            >>> torch.equal(encoder.layers[1].linear1.weight, plain.layers[1].linear1.weight)
-            True
         """
         kind = cls._layer_kind
         check_plain("stack", stack, cls._plain_kind, new_tables)
@@ -103,8 +98,8 @@ class _Stack(nn.Module):
             max_len: how many rows (in a decoder, target rows) there may be; without it the caches grow.
 
         Returns:
-            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache` per layer; in a decoder, of one
-            :class:`~relgraph.nn.LayerCache` per layer.
+            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache`, in a decoder
+            :class:`~relgraph.nn.LayerCache`, per layer.
 
         Raises:
             TypeError, ValueError: ``max_len`` that :class:`~relgraph.KVCache` does not accept.

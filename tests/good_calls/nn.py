@@ -562,16 +562,10 @@ GOOD_CALLS = {
     "LearnedPositions.encode": lambda: Good(rg.nn.LearnedPositions(8, 5).encode, {"positions": torch.tensor([[0, 4]])}),
     # --- Caches
     "KVCache": lambda: Good(rg.KVCache, {"max_len": 4, "static": False}),
-    "KVCache.check": lambda: Good(rg.KVCache(4).check, {"batch": 2, "length": 3}, also={"length": ("max_len",)}),
     "KVCache.append": lambda: Good(
         lambda **given: _filled().append(**given),
         {"key": torch.randn(2, 2, 1, 4), "value": torch.randn(2, 2, 1, 4), "padding": _blocked(2, 1)},
         also={"key": ("value", "padding", "cache"), "value": ("key", "cache")},
-    ),
-    "KVCache.joined_padding": lambda: Good(
-        _filled().joined_padding,
-        {"new": _blocked(2, 1), "batch": 2, "length": 1},
-        also={"batch": ("new",), "length": ("new",)},
     ),
     "KVCache.reorder": lambda: _reorder(rg.KVCache),
     "KVCache.to": lambda: _to(rg.KVCache, torch.float32),

@@ -71,15 +71,18 @@ def test_models(norm_first, bias, activation):
     src, tgt = torch.randn(2, 7, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
     masks = {"src_key_padding_mask": PADDING, "memory_key_padding_mask": PADDING, "memory_mask": BLOCKED}
     causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    masks["src_mask"] = torch.rand(7, 7) > 0.8
+    masks["src_mask"].fill_diagonal_(False)
+    masks["tgt_key_padding_mask"] = torch.tensor([[False] * 5, [False] * 4 + [True]])
     wanted = plain(src, tgt, tgt_mask=causal, **masks)
     close(made(src, tgt, **masks), wanted)
     close(made(src, tgt, **masks, tgt_is_causal=False), plain(src, tgt, **masks))
     encoder = rg.RelationEncoder.from_plain(plain.encoder)
-    memory = encoder(src, src_key_padding_mask=PADDING)
-    close(memory[~PADDING], plain.encoder(src, src_key_padding_mask=PADDING)[~PADDING])
+    memory = encoder(src, masks["src_mask"], PADDING)
+    close(memory[~PADDING], plain.encoder(src, masks["src_mask"], PADDING)[~PADDING])
     attention = rg.RelationAttention(12, 3, bias=bias, labeler=LABELER, score=rg.score.Softcap(1e9), dtype=F64)
     decoder = rg.RelationDecoder.from_plain(plain.decoder, self_attention=attention)
-    close(decoder(tgt, memory, None, BLOCKED, None, PADDING), wanted)
+    close(decoder(tgt, memory, None, BLOCKED, masks["tgt_key_padding_mask"], PADDING), wanted)
     assert decoder.layers[0].self_attn is not decoder.layers[1].self_attn
     random = rg.RelationDecoder.from_plain(plain.decoder, labeler=LABELER, new_tables="random")
     first, second = (layer.self_attn.tables.key.rows for layer in random.layers)
