@@ -35,9 +35,10 @@ def in_place_of_graph(value: Any) -> str:
 
 
 def belongs(value: Any) -> str:
-    """The end of a message that says to which argument a misplaced value belongs; empty if that is unknown."""
+    """The end of a message that says to which argument a value belongs, or how to make it a tensor; or nothing."""
     kinds = {"relgraph.labels.base.Labels": "labels", "relgraph.labelers.base.Labeler": "labeler"}
-    return next((f": pass it as {name}=" for kind, name in kinds.items() if _is(value, kind)), "")
+    named = (f": pass it as {name}=" for kind, name in kinds.items() if _is(value, kind))
+    return next(named, _as_tensor(value).removeprefix(_name(value)))
 
 
 def in_place_of_labels(value: Any, *, or_graph: bool = False) -> str:

@@ -17,6 +17,7 @@ Files, in the order in which an input meets them:
 - ``positions``: sines and cosines, added to the input.
 - ``transformer``, ``stack``: encoder and decoder together; stacks, which make the labels once for all layers.
 - ``encoder_layer``, ``decoder_layer``: one layer each; ``layer_parts``: what they share.
+- ``plain``: weights and settings of torch's layers.
 - ``attention``: multi-head attention; ``projections``: its weights and biases; ``made_labels``: the labels of a call.
 - ``inputs``, ``masks``: the checks of its inputs; its masks joined into one.
 - ``cache``: keys and values of earlier calls.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -20,6 +21,7 @@ from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Names, Widths, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_between
 from relgraph.nn.masks import join_masks
+from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain
 from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
@@ -41,8 +43,8 @@ class RelationAttention(Projections):
     projections have the names, shapes and initial values of :class:`~torch.nn.MultiheadAttention`, so its state loads
     (with ``strict=False``, because it has no tables). Inputs are batch first. As in that layer, True in a mask blocks.
 
-    Unlike that layer, this one returns only z, not a pair, unless you ask for weights or masses. Beware of code written
-    for that layer: ``z, weights = layer(x, labels=labels)`` raises for most batches, but splits a batch of two.
+    Unlike that layer, this one returns only z, not a pair, unless you ask for weights or masses: ``z, weights =
+    layer(x)`` raises for most batches, but splits a batch of two.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; conventions of :class:`~torch.nn.MultiheadAttention`.
 
@@ -51,15 +53,17 @@ class RelationAttention(Projections):
         num_heads: H; divides E unless there is a ``head_dim``.
         dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         bias: whether the projections have a bias: True, False, or the names of those that have one, of ``"query"``,
-            ``"key"``, ``"value"`` and ``"output"``. Biases of queries, keys and values are one parameter,
-            ``in_proj_bias``, if all three have one; otherwise each is a separate parameter: ``q_proj_bias``,
-            ``k_proj_bias``, ``v_proj_bias``.
+            ``"key"``, ``"value"`` and ``"output"``. Biases of queries, keys and values are ``in_proj_bias`` if all
+            three have one, otherwise ``q_proj_bias``, ``k_proj_bias``, ``v_proj_bias``.
+        labeler: makes the labels when a call gives none: ``labeler(n)`` for n queries, ``labeler(n, m)`` for n queries
+            and m other keys, ``labeler(n, past + n, q_offset=past)`` with a cache. If it reads something other than
+            lengths, such as a graph, pass that as ``labels=``. The tables take its number of labels and their names.
         num_labels: R, if there is no labeler; for a sum of labels a tuple, one number per part. None makes attention
             without tables, unless they are passed as ``tables``.
         kdim: width of the keys, E by default.
         vdim: width of the values, E by default.
         num_kv_heads: number of key and value heads, which must divide H; H by default.
-        head_dim: D, the size of a head, E / H by default. Another size makes the projections E → H · D and H · D → E.
+        head_dim: D, the size of a head, E / H by default.
         scale: factor on the score terms that hold a vector; by default that of :func:`~relgraph.relation_attention`,
             1/√D, and 1 for additive scores.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[R, D]`` each) and ``"bias"`` (``[R]``);
@@ -67,8 +71,7 @@ class RelationAttention(Projections):
             frozen labels, banks. All layers that receive the same object share it (with FSDP2, shard it before these
             layers).
         score: a score that replaces or changes the scaled dot product, as in :func:`~relgraph.relation_attention`. A
-            module, such as :class:`~relgraph.score.Additive`, becomes a part of the layer: its parameters are learned,
-            moved and saved with it, and all layers that receive the same module share them.
+            module, such as :class:`~relgraph.score.Additive`, becomes a part of each layer that receives it.
         content_bias: whether to learn u, ``[H, D]``, which begins at zero and is added to queries in their product with
             keys, (q_i + u)·k_j: see :func:`~relgraph.relation_attention`.
         position_bias: the same for v in the product with the key table, (q_i + v)·a^K[l_ij].
@@ -78,19 +81,14 @@ class RelationAttention(Projections):
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: device of the parameters.
         dtype: floating type of the parameters.
-        labeler: makes the labels when a call gives none: ``labeler(n)`` for n queries, ``labeler(n, m)`` for n queries
-            and m other keys, ``labeler(n, past + n, q_offset=past)`` with a cache. If it reads something other than
-            lengths, such as a graph, pass that as ``labels=``. The tables take its number of labels and their names.
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler without
             ``num_labels`` and ``names``.
-        ValueError: heads that do not divide, sizes below 1 or a parameter of more than 2³¹ numbers, a dropout outside
-            ``[0, 1)``, ``num_labels`` with a labeler, unknown names in ``bias``, unknown kinds of tables or an unknown
-            ``impl``; given tables of another size or for other labels; a
-            ``device`` that does not exist, a ``dtype`` that parameters cannot have; a score whose weight has another
-            shape, or maps without labels; biases of queries with a score other than the dot product, or a
-            ``position_bias`` without a key table.
+        ValueError: sizes, names or numbers that do not fit, such as heads that do not divide, a dropout outside ``[0,
+            1)``, ``num_labels`` with a labeler, tables or a score of another size; a parameter of more than 2³¹
+            numbers; biases of queries with a score other than the dot product, or a ``position_bias`` without a key
+            table.
         NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels.
 
     Example:
@@ -101,15 +99,9 @@ class RelationAttention(Projections):
         >>> z, mass = layer(x, need_label_mass=True)
         >>> mass.shape                                                          # attention by label
         torch.Size([2, 4, 7, 5])
-        >>> score = rg.score.Additive.learned(4, 4, "tanh")                     # 4 heads of size 4
-        >>> layer = rg.RelationAttention(16, 4, num_labels=5, score=score, value_map=2)
-        >>> {name: list(p.shape) for name, p in layer.named_parameters() if name.startswith(("score", "value_map"))}
-        {'score.weight': [4, 4], 'value_map.bases': [4, 2, 4, 4], 'value_map.coefficients': [5, 2]}
         >>> options = {"head_dim": 64, "scale": 1.0, "bias": False}             # a T5 of 6 heads of 64 in width 512
         >>> tables = rg.RelationTables(32, 64, 6, kinds=("bias",), per_head=True)
         >>> layer = rg.RelationAttention(512, 6, tables=tables, **options)
-        >>> layer.in_proj_weight.shape, layer.out_proj.weight.shape
-        (torch.Size([1152, 512]), torch.Size([512, 384]))
     """
 
     batch_first = True
@@ -126,6 +118,7 @@ class RelationAttention(Projections):
         dropout: float = 0.0,
         bias: bool | Sequence[str] = True,
         *,
+        labeler: Callable[..., Any] | None = None,
         num_labels: NumLabels = None,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -140,7 +133,6 @@ class RelationAttention(Projections):
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        labeler: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
@@ -171,6 +163,36 @@ class RelationAttention(Projections):
         labels = None if self.tables is None else self.tables.num_labels
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
 
+    @classmethod
+    def from_plain(
+        cls, attention: nn.MultiheadAttention, *, new_tables: Literal["zero", "random"] = "zero", **options: Any
+    ) -> Self:
+        """Make an attention with copies of the weights and settings of torch's, and new tables.
+
+        Args:
+            attention: a :class:`~torch.nn.MultiheadAttention` with ``batch_first=True``.
+            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``attention`` unchanged until training
+                moves the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
+            options: further keyword-only arguments of the constructor, such as ``labeler``.
+
+        Returns:
+            The new attention, with the device, dtype and training mode of ``attention``.
+
+        Raises:
+            TypeError: another kind of module, or an unknown option.
+            ValueError: an attention that is not batch first, unknown ``new_tables``, or an error of the constructor.
+            NotImplementedError: an attention with ``add_bias_kv`` or ``add_zero_attn``.
+        """
+        check_plain("attention", attention, nn.MultiheadAttention, new_tables)
+        check_plain_attention("attention", attention)
+        weight = attention.out_proj.weight
+        made = cls(
+            attention.embed_dim, attention.num_heads, bias=attention.in_proj_bias is not None, kdim=attention.kdim,
+            vdim=attention.vdim, device=weight.device, dtype=weight.dtype, **options,
+        )  # fmt: skip
+        copy_plain("attention", made, attention, new_tables)
+        return made
+
     def reset_parameters(self) -> None:
         """Initialize projections, tables, score and maps again.
 
@@ -200,6 +222,7 @@ class RelationAttention(Projections):
         is_causal: bool = False,
         q_offset: int | Tensor | None = None,
         need_weights: bool = False,
+        average_attn_weights: bool = False,
         need_label_mass: bool = False,
         cache: KVCache | None = None,
         bank_features: Any = None,
@@ -216,10 +239,9 @@ class RelationAttention(Projections):
             value: ``[B, N_k, vdim]``, without a batch or packed ``[N_k, vdim]``; ``key`` by default.
             labels: the label of every pair, as :class:`~relgraph.Labels`. A layer with a labeler also takes the
                 labeler's input, such as a :class:`~relgraph.Graph` or a tensor; without ``labels`` it labels the
-                lengths. A layer without a labeler also takes integers ``[N_q, N_k]`` or ``[B, N_q, N_k]``, and needs
-                labels if it has tables. A layer without tables takes labels that only say which pairs attend: with
-                ``num_labels=0``, as :class:`~relgraph.Window` makes them, or with ids that are all -1 (dense ids and
-                ids of edges are checked in eager mode on a CPU only, and refused elsewhere).
+                lengths. A layer without a labeler also takes integers ``[N_q, N_k]`` or ``[B, N_q, N_k]``. A layer
+                without tables takes labels that only say which pairs attend: with ``num_labels=0``, as
+                :class:`~relgraph.Window` makes them, or with ids that are all -1 (read in eager mode on a CPU only).
             key_padding_mask: True for padding, ``[B, N_k]`` (``[N_k]`` without a batch); of a Hugging Face
                 ``attention_mask``, where 1 attends, pass ``attention_mask == 0``. Floats are added to the scores; those
                 above 0 are refused (in eager mode on a CPU). With a cache, give the mask of the new keys only; the
@@ -229,6 +251,8 @@ class RelationAttention(Projections):
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
                 :func:`~relgraph.relation_attention`. Leave it out with a cache that grows, which sets it.
             need_weights: also return the attention weights: N_q · N_k numbers per head, so quadratic memory.
+            average_attn_weights: return the mean of the weights over heads, without the axis H. The default is
+                False, unlike that of torch's layer.
             need_label_mass: also return how much attention each label receives; needs tables.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier calls. A growing cache sets
                 ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``, and labels of the
@@ -249,26 +273,29 @@ class RelationAttention(Projections):
             TypeError: an argument of the wrong kind, such as a cache that is not a KVCache, or an input that the
                 labeler does not read.
             ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
-                tables; labels with ids, ``need_label_mass`` or ``row_scores`` for a layer without; ``row_scores`` for
-                a layer with a key table; ``value`` without ``key``; distance labels whose offset is not the
-                cache's length; a cache without room.
+                tables; ids, ``need_label_mass`` or ``row_scores`` for a layer without; ``row_scores`` with a key table;
+                ``value`` without ``key``; distance labels whose offset is not the cache's length; a full cache.
             NotImplementedError: a cache with packed labels; ``need_weights`` with an ``impl`` that never has all
                 weights in memory; or anything else that the implementation does not support.
 
         Example:
-            >>> layer = rg.RelationAttention(16, 4, num_labels=3)
-            >>> x, pad = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-            >>> z, weights = layer(x, labels=rg.ClippedDistance(1)(5), key_padding_mask=pad, need_weights=True)
-            >>> weights[1, 0, 0, 3:].tolist()                                       # padding gets no attention
+            >>> layer, pad = rg.RelationAttention(16, 4, num_labels=3), torch.tensor([[False] * 3 + [True] * 2])
+            >>> labels = rg.ClippedDistance(1)(5)
+            >>> z, weights = layer(torch.randn(1, 5, 16), labels=labels, key_padding_mask=pad, need_weights=True)
+            >>> weights[0, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
+        if average_attn_weights is not False:
+            check.boolean("average_attn_weights", average_attn_weights)
         inputs, (z, aux) = self._ask(
-            attend, query, key, value, labels, key_padding_mask, attn_mask, is_causal, q_offset,
-            need_weights, need_label_mass, cache, bank_features, row_scores,
+            attend, cache, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
+            attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
+            bank_features=bank_features, row_scores=row_scores,
         )  # fmt: skip
-        return self._outputs(z, aux.weights, aux.label_mass, inputs)
+        weights = aux.weights.mean(-3) if average_attn_weights and aux.weights is not None else aux.weights
+        return self._outputs(z, weights, aux.label_mass, inputs)
 
-    def which_impl(
+    def which_impl(  # noqa: D417
         self,
         query: Tensor,
         key: Tensor | None = None,
@@ -287,26 +314,13 @@ class RelationAttention(Projections):
         """Find which implementation a call with these arguments takes, and why; see :func:`~relgraph.which_impl`.
 
         Args:
-            query: this and all further arguments as in :meth:`forward`, such as ``[B, N_q, E]``.
-            key: ``[B, N_k, kdim]``.
-            value: ``[B, N_k, vdim]``.
-            labels: labels of all pairs, or the labeler's input.
-            key_padding_mask: ``[B, N_k]``.
-            attn_mask: ``[N_q, N_k]`` and so on.
-            is_causal: as in :meth:`forward`.
-            q_offset: scalar or ``[B]``.
-            need_weights: as in :meth:`forward`.
-            need_label_mass: as in :meth:`forward`.
-            bank_features: as in :meth:`forward`.
-            row_scores: as in :meth:`forward`.
+            query: ``[B, N_q, E]``; this and all further arguments as in :meth:`forward`.
 
         Returns:
             :class:`~relgraph.functional.ImplChoice`.
 
         Raises:
-            TypeError: as :meth:`forward`.
-            ValueError: as :meth:`forward`.
-            NotImplementedError: as :meth:`forward`.
+            TypeError, ValueError, NotImplementedError: as in :meth:`forward`.
 
         Example:
             >>> layer = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(2))
@@ -314,43 +328,34 @@ class RelationAttention(Projections):
             'attention weights are asked for'
         """
         return self._ask(
-            choice_of, query, key, value, labels, key_padding_mask, attn_mask, is_causal, q_offset,
-            need_weights, need_label_mass, None, bank_features, row_scores,
+            choice_of, None, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
+            attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
+            bank_features=bank_features, row_scores=row_scores,
         )[1]  # fmt: skip
 
     def _ask(
-        self, function: Callable[..., Any], query: Any, key: Any, value: Any, labels: Any, key_padding_mask: Any,
-        attn_mask: Any, is_causal: Any, q_offset: Any, need_weights: Any, need_label_mass: Any, cache: Any,
-        bank_features: Any, row_scores: Any,
-    ) -> tuple[Inputs, Any]:  # fmt: skip
+        self, function: Callable[..., Any], cache: Any, is_causal: Any, labels: Any, **given: Any
+    ) -> tuple[Inputs, Any]:
         """The checked inputs, and the result of a function of :mod:`relgraph.functional` for their projections."""
         region = active()
+        given["cache"] = cache
         if region is None:
-            inputs, rows = self._checked(
-                labels, query, key, value, key_padding_mask, attn_mask, q_offset, need_weights, need_label_mass, cache,
-                bank_features, row_scores,
-            )  # fmt: skip
+            inputs, rows = self._checked(labels, **given)
         else:
-            arguments = {
-                "query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask,
-                "attn_mask": attn_mask, "q_offset": q_offset, "need_weights": need_weights,
-                "need_label_mass": need_label_mass, "cache": cache, "bank_features": bank_features,
-                "row_scores": row_scores,
-            }  # fmt: skip
-            inputs, rows = region.check_together(lambda: self._checked(labels, **arguments), labels, arguments)
+            inputs, rows = region.check_together(lambda: self._checked(labels, **given), labels, given)
             if inputs.pairs is not None and inputs.padding is not None:
                 inputs = inputs._replace(padding=region.all_keys(inputs.padding))
-        tables: dict[str, Any] = {} if self.tables is None else self.tables(bank_features)
+        tables: dict[str, Any] = {} if self.tables is None else self.tables(given["bank_features"])
         query, key, value, mask = self._project(inputs, cache)
-        given = {
+        call = {
             "query": query, "key": key, "value": value, "labels": inputs.labels, **tables, "attn_mask": mask,
             "is_causal": is_causal, "q_offset": inputs.q_offset, "dropout_p": self.dropout if self.training else 0.0,
             "scale": self.scale, "enable_gqa": self.num_kv_heads != self.num_heads, "score": self.score,
             "row_scores": rows, "content_bias": self.content_bias, "position_bias": self.position_bias,
             "value_map": None if self.value_map is None else self.value_map(), "impl": self.impl,
-            "need_weights": need_weights, "need_label_mass": need_label_mass,
+            "need_weights": given["need_weights"], "need_label_mass": given["need_label_mass"],
         }  # fmt: skip
-        return inputs, function(given)
+        return inputs, function(call)
 
     def _checked(
         self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
@@ -394,23 +399,18 @@ class RelationAttention(Projections):
         mask = join_masks(inputs.pairs, padding)
         return q, k, v, mask[0] if inputs.packed and mask is not None else mask
 
-    def _outputs(
-        self, z: Tensor, weights: Tensor | None, mass: Tensor | tuple[Tensor, ...] | None, inputs: Inputs
-    ) -> Tensor | tuple[Any, ...]:
+    def _outputs(self, z: Tensor, weights: Any, mass: Any, inputs: Inputs) -> Tensor | tuple[Any, ...]:
         """Join the heads, project, and return what ``forward`` does, without a batch axis if the input had none."""
-
-        def unbatch(x: Tensor) -> Tensor:
-            return x.transpose(0, 1) if inputs.packed else x[0] if inputs.unbatched else x
-
         if not inputs.packed:
             z = z[0].transpose(0, 1) if inputs.unbatched else z.transpose(1, 2)
-        extra: list[Any] = []
-        if weights is not None:
-            extra.append(weights[0] if inputs.unbatched and not inputs.packed else weights)
-        if mass is not None:
-            extra.append(tuple(unbatch(part) for part in mass) if isinstance(mass, tuple) else unbatch(mass))
+            if inputs.unbatched:
+                weights, mass = tree_map_only(Tensor, lambda x: x[0], (weights, mass))
+        elif mass is not None:
+            mass = tree_map_only(Tensor, lambda x: x.transpose(0, 1), mass)
         out = self.out_proj(z.flatten(-2))
-        return (out, *extra) if extra else out
+        if weights is None:
+            return out if mass is None else (out, mass)
+        return (out, weights) if mass is None else (out, weights, mass)
 
     def extra_repr(self) -> str:
         """Sizes, and options that differ from their defaults."""

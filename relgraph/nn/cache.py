@@ -17,8 +17,7 @@ from relgraph.nn.masks import as_additive, check_dtype
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-MOST_KEYS = (1 << 31) - 1
-"""The largest ``max_len`` of a cache."""
+_MOST_KEYS = (1 << 31) - 1
 
 
 class KVCache:
@@ -26,10 +25,9 @@ class KVCache:
 
     Pass it to ``layer(x, cache=cache)`` (a :class:`~relgraph.RelationAttention`). It adds the keys and values of ``x``,
     and the layer attends over all keys so far: a whole prompt, chunks or single rows give the result of one pass over
-    everything. The first new query has key position ``len(cache)``. You can pass the labels of the whole sequence or
-    graph, N queries by N keys, to every call: the layer cuts out the rows and columns that it needs. Or build labels
-    for just the n new rows, ``labeler(n, len(cache) + n, q_offset=len(cache))``. Pad batches on the left. The cache
-    remembers the ``key_padding_mask`` of each chunk (True for padding).
+    everything. Query row 0 has key position ``len(cache)``. Labels of the whole sequence or graph are cut to the rows
+    and columns of each call; or build them for the n new rows, ``labeler(n, len(cache) + n, q_offset=len(cache))``.
+    Pad batches on the left; the cache remembers the ``key_padding_mask`` of each chunk.
 
     A *static* cache is for cross-attention: the first call fills it and later calls only read it, so that a memory is
     projected once.
@@ -61,7 +59,7 @@ class KVCache:
     def __init__(self, max_len: int | None = None, *, static: bool = False) -> None:
         self.max_len = None
         if max_len is not None:
-            self.max_len = check.integer("max_len", max_len, minimum=1, maximum=MOST_KEYS)
+            self.max_len = check.integer("max_len", max_len, minimum=1, maximum=_MOST_KEYS)
         self.static = check.boolean("static", static)
         self.reset()
 
@@ -90,19 +88,8 @@ class KVCache:
         """``[B, N]``, the padding mask of all keys so far; None if no chunk had one."""
         return self._padding
 
-    def check(self, batch: int, length: int) -> None:
-        """Raise ValueError unless ``length`` more keys of ``batch`` rows fit.
-
-        Args:
-            batch: B, the number of batch rows.
-            length: n, the number of new keys per row.
-
-        Raises:
-            TypeError: a number that is not an int.
-            ValueError: a number below 0, another batch size than before, or more keys than ``max_len``.
-        """
-        check.integer("batch", batch, minimum=0)
-        check.integer("length", length, minimum=0)
+    def _check_room(self, batch: int, length: int) -> None:
+        """Raise ValueError unless ``length`` more keys of ``batch`` rows fit."""
         if self._key is not None and self._key.shape[0] != batch:
             raise ValueError(f"cache holds {self._key.shape[0]} batch rows, got {batch}: reset or reorder it first")
         if self.max_len is not None and self._length + length > self.max_len:
@@ -124,20 +111,13 @@ class KVCache:
             TypeError: an argument of the wrong kind.
             ValueError: shapes that do not fit each other, another batch size, number of heads, width or dtype than
                 before, or more keys than ``max_len``.
-
-        Example:
-            >>> cache = rg.KVCache()
-            >>> for _ in range(3):
-            ...     keys, values, padding = cache.append(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8))
-            >>> keys.shape, padding
-            (torch.Size([2, 4, 3, 8]), None)
         """
         _check_new(key, value, padding)
         batch, _, length, _ = key.shape
-        self.check(batch, length)
+        self._check_room(batch, length)
         _check_matches_cache("key", self._key, key)
         _check_matches_cache("value", self._value, value)
-        joined = self.joined_padding(padding, batch, length)
+        joined = self._joined_padding(padding, batch, length)
         keys, values = self._store(self._key, key), self._store(self._value, value)
         self._key, self._value, self._padding = keys, values, joined
         self._length += length
@@ -158,26 +138,9 @@ class KVCache:
         buffer[:, :, start:stop] = new
         return buffer
 
-    def joined_padding(self, new: Tensor | None, batch: int, length: int) -> Tensor | None:
-        """The padding mask of the keys so far and of ``length`` new keys; the cache does not change.
-
-        Args:
-            new: ``[B, n]``, the mask of the new keys, True for padding or added to the scores; None when nothing is
-                padding.
-            batch: B, the number of batch rows.
-            length: n, the number of new keys.
-
-        Returns:
-            ``[B, N + n]``, floating if either mask is; None if neither has one.
-
-        Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: a mask of another shape, dtype or device, another batch size than before, or more keys than
-                ``max_len``.
-        """
-        self.check(batch, length)
-        _check_padding("new", new, batch, length)
-        check.same_device(cache=self._key, new=new)
+    def _joined_padding(self, new: Tensor | None, batch: int, length: int) -> Tensor | None:
+        """The padding mask of the keys so far and of ``length`` new keys, ``[B, N + n]``; None if neither has one."""
+        check.same_device(cache=self._key, padding=new)
         old = self._padding
         if old is None:
             if new is None:
@@ -197,15 +160,7 @@ class KVCache:
             index: ``[B']``, integers in ``[0, B)``; B' may differ from B.
 
         Raises:
-            TypeError: not a Tensor.
-            ValueError: not integers, not one axis, without numbers (``meta``), or beyond B (found on the CPU only).
-
-        Example:
-            >>> cache = rg.KVCache()
-            >>> keys, values, _ = cache.append(torch.randn(2, 4, 3, 8), torch.randn(2, 4, 3, 8))
-            >>> cache.reorder(torch.tensor([1, 1, 0]))
-            >>> torch.equal(cache.key, keys[[1, 1, 0]])
-            True
+            TypeError, ValueError: not integers on one axis, or beyond B (found on the CPU only).
         """
         index = check.integer_tensor("index", index, dim=1)
         if self._key is not None:
@@ -224,8 +179,7 @@ class KVCache:
             The cache itself.
 
         Raises:
-            TypeError: neither of the two.
-            ValueError: a device that does not exist, or a dtype that is not floating.
+            TypeError, ValueError: neither of the two.
         """
         _check_target(target)
         cast = isinstance(target, torch.dtype)
@@ -256,16 +210,12 @@ def _check_new(key: Any, value: Any, padding: Any) -> None:
     if value.shape[:3] != key.shape[:3]:
         wanted, got = list(key.shape[:3]), list(value.shape[:3])
         raise ValueError(f"value must share batch, heads and length with key, {wanted}, got {got}")
-    _check_padding("padding", padding, key.shape[0], key.shape[2])
+    if padding is not None:
+        check_dtype("padding", padding)
+        wanted = [key.shape[0], key.shape[2]]
+        if list(padding.shape) != wanted:
+            raise ValueError(f"padding must have shape [B, n] = {wanted}, got {list(padding.shape)}")
     check.same_device(key=key, value=value, padding=padding)
-
-
-def _check_padding(name: str, padding: Any, batch: int, length: int) -> None:
-    if padding is None:
-        return
-    check_dtype(name, padding)
-    if not check.shaped(padding, (batch, length)):
-        raise ValueError(f"{name} must have shape [B, n] = {[batch, length]}, got {list(padding.shape)}")
 
 
 def _check_target(target: Any) -> None:
@@ -279,15 +229,15 @@ def _check_target(target: Any) -> None:
         raise TypeError(f"target must be a device or a floating dtype, got {type(target).__name__}")
 
 
-def _check_matches_cache(name: str, held: Tensor | None, new: Tensor) -> None:
+def _check_matches_cache(name: str, old: Tensor | None, new: Tensor) -> None:
     """Raise ValueError unless ``new`` has the dtype, device, heads and width of what the cache holds."""
-    if held is None:
+    if old is None:
         return
-    if held.dtype != new.dtype:
-        raise ValueError(f"cache holds {name}s of {held.dtype}, got {new.dtype}: reset it first")
-    if held.device != new.device:
-        raise ValueError(f"{name} must be on the device of the cache, {held.device}, got {new.device}")
-    wanted, got = [held.shape[1], held.shape[3]], [new.shape[1], new.shape[3]]
+    if old.dtype != new.dtype:
+        raise ValueError(f"cache holds {name}s of {old.dtype}, got {new.dtype}: reset it first")
+    if old.device != new.device:
+        raise ValueError(f"{name} must be on the device of the cache, {old.device}, got {new.device}")
+    wanted, got = [old.shape[1], old.shape[3]], [new.shape[1], new.shape[3]]
     if wanted != got:
         raise ValueError(f"{name} must have the heads and width that the cache holds, {wanted}, got {got}")
 
@@ -319,7 +269,7 @@ class _Caches(ABC):
         """Reorder the batch rows of all caches: see :meth:`~relgraph.KVCache.reorder`.
 
         Args:
-            index: ``[B']``, integers in ``[0, B)``.
+            index: ``[B']``, integers.
         """
         for part in self._parts():
             part.reorder(index)
@@ -348,8 +298,7 @@ class LayerCache(_Caches):
         max_len: how many target rows there may be; without it the cache grows.
 
     Raises:
-        TypeError: ``max_len`` that is not an int.
-        ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
+        TypeError, ValueError: as for a :class:`~relgraph.KVCache`.
 
     Example:
         >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16).eval(), rg.nn.LayerCache()
@@ -415,10 +364,9 @@ class StackCache(_Caches):
 
 
 def labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
-    """Cut labels of a whole sequence to ``length`` rows after ``past`` against all keys so far.
+    """Cut labels of a whole sequence to ``length`` rows after ``past`` against all keys so far; return others.
 
-    Labels of a whole sequence have as many queries as keys, at least ``past + length``. Other labels are returned
-    unchanged, and so are packed labels, which a cache does not take.
+    Labels of a whole sequence have as many queries as keys, at least ``past + length``, and are not packed.
     """
     stop = past + length
     if not isinstance(labels, Labels) or labels.packed or (labels.q_len, labels.k_len) == (length, stop):
@@ -429,10 +377,7 @@ def labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
 
 
 def memory_labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
-    """Cut labels of a whole target against the memory to ``length`` target rows after ``past``.
-
-    Labels of another number of rows are returned unchanged, and so are packed labels, which a cache does not take.
-    """
+    """Cut labels of a whole target against the memory to ``length`` target rows after ``past``; return others."""
     if not isinstance(labels, Labels) or labels.packed or labels.q_len == length or labels.q_len < past + length:
         return labels
     return labels.rows(past, past + length)

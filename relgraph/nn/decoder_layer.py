@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,11 @@ from relgraph.nn.cache import LayerCache, memory_labels_of_new_rows, restores_ca
 from relgraph.nn.inputs import Names, check_without_tables
 from relgraph.nn.layer_parts import (
     Activation,
-    check_activation,
+    Layer,
     check_batch_first,
     check_input,
     check_place,
     check_sizes,
-    from_torch_layer,
-    layer_repr,
     make_attention,
     residual,
 )
@@ -35,19 +33,11 @@ from relgraph.nn.tables import NumLabels, RelationTables
 
 # What the layer calls the arguments of its two attentions.
 _NAMES = Names("tgt", "tgt", "tgt", attn_mask="tgt_mask", key_padding_mask="tgt_key_padding_mask", width="d_model")
-_MEMORY_NAMES = Names(
-    "tgt",
-    "memory",
-    "memory",
-    "memory_labels",
-    "memory_key_padding_mask",
-    "memory_mask",
-    "memory_row_scores",
-    "d_model",
-)
+_OF_MEMORY = ("memory_labels", "memory_key_padding_mask", "memory_mask", "memory_row_scores")
+_MEMORY_NAMES = Names("tgt", "memory", "memory", *_OF_MEMORY, "d_model")
 
 
-class RelationDecoderLayer(nn.Module):
+class RelationDecoderLayer(Layer):
     """Self-attention over a labeled graph, attention to a memory, and a feed-forward network.
 
     Each step has a residual sum and a norm, as in :class:`~relgraph.RelationEncoderLayer`. Row i of the target is the
@@ -80,6 +70,8 @@ class RelationDecoderLayer(nn.Module):
         torch.Size([2, 5, 16])
     """
 
+    _plain_kind = nn.TransformerDecoderLayer
+
     def __init__(
         self,
         d_model: int,
@@ -102,13 +94,8 @@ class RelationDecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        check_sizes(
-            d_model,
-            nhead,
-            dim_feedforward,
-            layer_norm_eps,
-            cross_attention if self_attention is None else self_attention,
-        )
+        given = cross_attention if self_attention is None else self_attention
+        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps, given)
         factory = check_place(device, dtype, self_attention, cross_attention)
         check_batch_first(batch_first)
         self.norm_first = check.boolean("norm_first", norm_first)
@@ -117,43 +104,7 @@ class RelationDecoderLayer(nn.Module):
         sizes = (d_model, nhead)
         self.self_attn = make_attention("self_attention", self_attention, sizes, own, others, _NAMES)
         self.multihead_attn = make_attention("cross_attention", cross_attention, sizes, {}, others, _MEMORY_NAMES)
-        self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
-        self.dropout = nn.Dropout(dropout)
-        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **factory)
-        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
-        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
-        self.norm3 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
-        self.dropout1 = nn.Dropout(dropout)
-        self.dropout2 = nn.Dropout(dropout)
-        self.dropout3 = nn.Dropout(dropout)
-        self.activation = check_activation(activation)
-
-    @classmethod
-    def from_plain(
-        cls, layer: nn.TransformerDecoderLayer, *, new_tables: Literal["zero", "random"] = "zero", **options: Any
-    ) -> Self:
-        """Make a layer with the weights, dropout, activation and order of norms of a layer of torch, and new tables.
-
-        Args:
-            layer: a :class:`~torch.nn.TransformerDecoderLayer` with ``batch_first=True``.
-            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``layer`` unchanged until training moves
-                the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
-            options: the keyword-only arguments of the constructor, such as ``labeler``.
-
-        Returns:
-            The new layer, with the device, dtype and training mode of ``layer``.
-
-        Raises:
-            TypeError: another kind of layer, or an unknown option.
-            ValueError: a layer that is not batch first, unknown ``new_tables``, or an error of the constructor.
-
-        Example:
-            >>> plain = torch.nn.TransformerDecoderLayer(16, 4, 32, batch_first=True)
-            >>> layer = rg.RelationDecoderLayer.from_plain(plain, labeler=rg.ClippedDistance(2))
-            >>> torch.equal(layer.multihead_attn.in_proj_weight, plain.multihead_attn.in_proj_weight)
-            True
-        """
-        return from_torch_layer(cls, layer, nn.TransformerDecoderLayer, new_tables, options)
+        self._make_steps(3, (d_model, dim_feedforward), dropout, activation, layer_norm_eps, bias, factory)
 
     @restores_cache_on_error
     def forward(
@@ -209,14 +160,13 @@ class RelationDecoderLayer(nn.Module):
         Raises:
             TypeError: an argument of the wrong kind, such as a cache that is not a LayerCache, or a tensor as labels
                 for a layer with a labeler.
-            ValueError: shapes, dtypes, devices or values that do not fit; a ``tgt_mask`` that is not causal without
-                ``tgt_is_causal=False``; no labels for tables; no memory before a cache holds it; scores by row for an
-                attention with a key table, or without tables.
+            ValueError: what does not fit, as in :meth:`~relgraph.RelationEncoderLayer.forward`; a ``tgt_mask`` that is
+                not causal without ``tgt_is_causal=False``; no memory before a cache holds it.
             NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
 
         Example:
             >>> towards_memory = rg.RelationAttention(16, 4, num_labels=3)
-        >>> layer = rg.RelationDecoderLayer(16, 4, 32, num_labels=5, cross_attention=towards_memory)
+            >>> layer = rg.RelationDecoderLayer(16, 4, 32, num_labels=5, cross_attention=towards_memory)
             >>> tgt, memory = torch.randn(2, 4, 16), torch.randn(2, 6, 16)
             >>> labels, memory_labels = rg.ClippedDistance(2)(4), rg.ClippedDistance(1)(4, 6, q_offset=0)
             >>> layer(tgt, memory, labels=labels, memory_labels=memory_labels).shape
@@ -235,14 +185,14 @@ class RelationDecoderLayer(nn.Module):
         if self.multihead_attn.tables is None and isinstance(memory_labels, Labels):
             remedy = f"give the layer a cross_attention with num_labels={memory_labels.num_labels}"
             check_without_tables("memory_labels", memory_labels, remedy)
-        own, held = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
-        if memory is None and not held:
+        own, towards_memory = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
+        if memory is None and not towards_memory:
             raise ValueError("memory must be given as long as no cache holds it, got None")
         if memory_labels is None and self.multihead_attn.labeler is not None:
             memory_labels = labels_of_memory(self.multihead_attn.labeler, tgt, memory, cache)
         joined = isinstance(memory_labels, Labels) and memory_labels.packed and tgt.dim() == 3
 
-        def attend(x: Tensor) -> Tensor:
+        def attend_self(x: Tensor) -> Tensor:
             z = self.self_attn(
                 x, labels=labels, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask, is_causal=tgt_is_causal,
                 cache=own, bank_features=bank_features, row_scores=row_scores,
@@ -253,21 +203,12 @@ class RelationDecoderLayer(nn.Module):
             z = self.multihead_attn(
                 x.flatten(0, 1) if joined else x, memory, labels=memory_labels, attn_mask=memory_mask,
                 key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
-                q_offset=past if memory_is_causal else None, cache=held, row_scores=memory_row_scores,
+                q_offset=past if memory_is_causal else None, cache=towards_memory, row_scores=memory_row_scores,
             )  # fmt: skip
             return self.dropout2(z.unflatten(0, x.shape[:2]) if joined else z)
 
         def feed_forward(x: Tensor) -> Tensor:
             return self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
-        steps = ((self.norm1, attend), (self.norm2, attend_memory), (self.norm3, feed_forward))
+        steps = ((self.norm1, attend_self), (self.norm2, attend_memory), (self.norm3, feed_forward))
         return residual(tgt, self.norm_first, *steps)
-
-    @property
-    def labeler(self) -> Any:
-        """The labeler of the self-attention, or None."""
-        return self.self_attn.labeler
-
-    def extra_repr(self) -> str:
-        """The arguments that the submodules do not show."""
-        return layer_repr(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,11 @@ from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Names
 from relgraph.nn.layer_parts import (
     Activation,
-    check_activation,
+    Layer,
     check_batch_first,
     check_input,
     check_place,
     check_sizes,
-    from_torch_layer,
-    layer_repr,
     make_attention,
     residual,
 )
@@ -34,7 +32,7 @@ _NAMES = Names("src", "src", "src", attn_mask="src_mask", key_padding_mask="src_
 """What the layer calls the arguments of its attention."""
 
 
-class RelationEncoderLayer(nn.Module):
+class RelationEncoderLayer(Layer):
     """Self-attention over a labeled graph, then a feed-forward network; each with a residual sum and a norm.
 
     With ``norm_first=False`` (the default) each step computes norm(x + step(x)), otherwise x + step(norm(x)). Row i of
@@ -86,6 +84,8 @@ class RelationEncoderLayer(nn.Module):
         torch.Size([2, 7, 16])
     """
 
+    _plain_kind = nn.TransformerEncoderLayer
+
     def __init__(
         self,
         d_model: int,
@@ -115,41 +115,7 @@ class RelationEncoderLayer(nn.Module):
         own = {"labeler": labeler, "num_labels": num_labels, "tables": tables, "impl": impl}
         others = {"dropout": dropout, "bias": check.boolean("bias", bias), **factory}
         self.self_attn = make_attention("attention", attention, (d_model, nhead), own, others, _NAMES)
-        self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
-        self.dropout = nn.Dropout(dropout)
-        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **factory)
-        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
-        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
-        self.dropout1 = nn.Dropout(dropout)
-        self.dropout2 = nn.Dropout(dropout)
-        self.activation = check_activation(activation)
-
-    @classmethod
-    def from_plain(
-        cls, layer: nn.TransformerEncoderLayer, *, new_tables: Literal["zero", "random"] = "zero", **options: Any
-    ) -> Self:
-        """Make a layer with the weights, dropout, activation and order of norms of a layer of torch, and new tables.
-
-        Args:
-            layer: a :class:`~torch.nn.TransformerEncoderLayer` with ``batch_first=True``.
-            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``layer`` unchanged until training moves
-                the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
-            options: the keyword-only arguments of the constructor, such as ``labeler``.
-
-        Returns:
-            The new layer, with the device, dtype and training mode of ``layer``.
-
-        Raises:
-            TypeError: another kind of layer, or an unknown option.
-            ValueError: a layer that is not batch first, unknown ``new_tables``, or an error of the constructor.
-
-        Example:
-            >>> plain = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
-            >>> layer = rg.RelationEncoderLayer.from_plain(plain, labeler=rg.ClippedDistance(2))
-            >>> torch.equal(layer.linear1.weight, plain.linear1.weight)
-            True
-        """
-        return from_torch_layer(cls, layer, nn.TransformerEncoderLayer, new_tables, options)
+        self._make_steps(2, (d_model, dim_feedforward), dropout, activation, layer_norm_eps, bias, factory)
 
     @restores_cache_on_error
     def forward(
@@ -207,7 +173,7 @@ class RelationEncoderLayer(nn.Module):
         check.boolean("is_causal", is_causal)
         check_input("src", src, self)
 
-        def attend(x: Tensor) -> Tensor:
+        def attend_self(x: Tensor) -> Tensor:
             z = self.self_attn(
                 x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
                 cache=cache, bank_features=bank_features, row_scores=row_scores,
@@ -217,13 +183,4 @@ class RelationEncoderLayer(nn.Module):
         def feed_forward(x: Tensor) -> Tensor:
             return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
-        return residual(src, self.norm_first, (self.norm1, attend), (self.norm2, feed_forward))
-
-    @property
-    def labeler(self) -> Any:
-        """The labeler of the self-attention, or None."""
-        return self.self_attn.labeler
-
-    def extra_repr(self) -> str:
-        """The arguments that the submodules do not show."""
-        return layer_repr(self)
+        return residual(src, self.norm_first, (self.norm1, attend_self), (self.norm2, feed_forward))

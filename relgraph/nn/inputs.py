@@ -82,8 +82,8 @@ def check_inputs(
         raise NotImplementedError(
             f"{names.labels} must not be packed with a cache, which holds one sequence per batch row"
         )
-    held = cache if cache is not None and cache.static and len(cache) > 0 else None
-    if held is None:
+    filled = cache if cache is not None and cache.static and len(cache) > 0 else None
+    if filled is None:
         key, value = _default_memory(query, key, value, cache, names)
     elif key is not None and value is None:
         value = key
@@ -91,8 +91,8 @@ def check_inputs(
     unbatched = query.dim() == 2
     batch, q_len = 1 if unbatched else query.shape[0], query.shape[-2]
     past = 0 if cache is None else len(cache)
-    if held is not None:
-        _check_memory(held, key, batch, names)
+    if filled is not None:
+        _check_memory(filled, key, batch, names)
         key = value = None
         new = k_len = past
     else:
@@ -100,7 +100,7 @@ def check_inputs(
         new = key.shape[-2]
         k_len = past + new
         if cache is not None:
-            cache.check(batch, new)
+            cache._check_room(batch, new)
             labels = labels if cache.static else labels_of_new_rows(labels, past, new)
     rows, all_keys = q_len, k_len
     if region is not None:
@@ -170,7 +170,7 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
 
 
 def _check_memory(cache: KVCache, key: Tensor | None, batch: int, names: Names) -> None:
-    cache.check(batch, 0)
+    cache._check_room(batch, 0)
     if key is not None and key.shape[-2] != len(cache):
         raise ValueError(
             f"{names.key} must have the length of the memory that the static cache holds, {len(cache)}, got "

@@ -1,10 +1,10 @@
-"""What encoder and decoder layers share: their attention, residual steps, conversion of torch's layers."""
+"""What encoder and decoder layers share: checks of their arguments, their attention, and their base class."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +15,13 @@ from relgraph.arguments.brief import shown
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.inputs import Names
 from relgraph.nn.made_labels import length_of
+from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain
 from relgraph.nn.projections import check_head_dim
-from relgraph.nn.table import LabelTable
-from relgraph.nn.tables import KINDS, RelationTables
+from relgraph.nn.tables import KINDS
 
 Activation = str | Callable[[Tensor], Tensor]
 """``"relu"``, ``"gelu"``, ``"silu"`` or any function of one tensor."""
 
-_Layer = TypeVar("_Layer", bound=nn.Module)
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
@@ -87,15 +86,10 @@ def make_attention(
     others: Mapping[str, Any],
     names: Names,
 ) -> RelationAttention:
-    """The attention of a layer: the module that was passed as ``argument``, or one made from the layer's options.
+    """The attention of a layer: the module ``given`` as ``argument``, or one made from the layer's options.
 
-    Args:
-        argument: what the layer calls the module.
-        given: the module, or None.
-        sizes: ``d_model`` and ``nhead`` of the layer, which the module must share.
-        own: the options from which the layer makes an attention; a given module has its own, so they must be absent.
-        others: further arguments of an attention that the layer makes.
-        names: what errors of the attention call its inputs.
+    Only one that is made takes ``own`` options, and ``others``, which a given one ignores. Both have ``sizes``,
+    ``d_model`` and ``nhead``, and call their inputs by ``names`` in errors.
     """
     if given is None:
         made = RelationAttention(*sizes, **{"tables": KINDS[:2], **own}, **others)
@@ -138,54 +132,84 @@ def check_place(device: Any, dtype: Any, *attentions: Any) -> dict[str, Any]:
     return place
 
 
-def from_torch_layer(
-    cls: type[_Layer], plain: nn.Module, kind: type[nn.Module], new_tables: Any, options: dict[str, Any]
-) -> _Layer:
-    """Make a ``cls`` with the weights, dropout, activation and order of norms of torch's layer ``plain``."""
-    check.choice("new_tables", new_tables, ("zero", "random"))
-    if not isinstance(plain, kind):
-        raise TypeError(f"layer must be a nn.{kind.__name__}, got {type(plain).__name__}")
-    source: Any = plain
-    if not source.self_attn.batch_first:
-        raise ValueError(
-            "layer must be batch first, as the new one is, got batch_first=False: make one with batch_first=True, load "
-            "the state of this one into it, and transpose its inputs"
-        )
-    weight = source.linear1.weight
-    made: Any = cls(
-        source.self_attn.embed_dim, source.self_attn.num_heads, source.linear1.out_features, source.dropout.p,
-        copy.deepcopy(source.activation), source.norm1.eps, True, source.norm_first, source.linear1.bias is not None,
-        weight.device, weight.dtype, **options,
-    )  # fmt: skip
-    state, new = plain.state_dict(), made.state_dict()
-    for name, tensor in state.items():
-        if name not in new or new[name].shape != tensor.shape:
-            got = "no such parameter" if name not in new else list(new[name].shape)
-            raise ValueError(
-                f"an attention that is passed in must have the projections of layer: {name} of shape "
-                f"{list(tensor.shape)}, got {got}"
-            )
-    made.load_state_dict(state, strict=False)
-    for name, module in plain.named_modules():
-        mine = made.get_submodule(name)
-        if isinstance(module, nn.Dropout):
-            mine.p = module.p
-        elif isinstance(module, nn.MultiheadAttention):
-            mine.dropout = module.dropout
-        elif isinstance(module, nn.LayerNorm):
-            mine.eps = module.eps
-    if new_tables == "zero":
-        for tables in made.modules():
-            if isinstance(tables, RelationTables) and not tables.shared:
-                for table in tables.modules():
-                    if isinstance(table, LabelTable):
-                        table._zero()
-    return made.train(plain.training)
+class Layer(nn.Module):
+    """What encoder and decoder layers share: their conversion from torch's, and what they show."""
 
+    _plain_kind: ClassVar[type[nn.Module]]
+    self_attn: RelationAttention
+    norm_first: bool
+    activation: Any
+    norm1: nn.Module
+    norm2: nn.Module
+    norm3: nn.Module
+    dropout1: nn.Module
+    dropout2: nn.Module
+    dropout3: nn.Module
 
-def layer_repr(layer: Any) -> str:
-    """The arguments of a layer that its submodules do not show in ``repr``."""
-    parts = [f"norm_first={layer.norm_first}"]
-    if not isinstance(layer.activation, nn.Module):
-        parts.append(f"activation={getattr(layer.activation, '__name__', repr(layer.activation))}")
-    return ", ".join(parts)
+    def _make_steps(
+        self, steps: int, sizes: tuple[int, int], dropout: float, activation: Any, eps: float, bias: bool, place: Any
+    ) -> None:
+        """Make the feed-forward network of these sizes, and a norm and a dropout for each step."""
+        width, hidden = sizes
+        self.linear1 = nn.Linear(width, hidden, bias=bias, **place)
+        self.dropout = nn.Dropout(dropout)
+        self.linear2 = nn.Linear(hidden, width, bias=bias, **place)
+        for step in range(1, steps + 1):
+            self.add_module(f"norm{step}", nn.LayerNorm(width, eps=eps, bias=bias, **place))
+        for step in range(1, steps + 1):
+            self.add_module(f"dropout{step}", nn.Dropout(dropout))
+        self.activation = check_activation(activation)
+
+    @classmethod
+    def from_plain(cls, layer: nn.Module, *, new_tables: Literal["zero", "random"] = "zero", **options: Any) -> Self:
+        """Make a layer with copies of the weights and settings of a layer of torch, and new tables.
+
+        Args:
+            layer: a :class:`~torch.nn.TransformerEncoderLayer` for an encoder layer, a
+                :class:`~torch.nn.TransformerDecoderLayer` for a decoder layer; with ``batch_first=True``.
+            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``layer`` unchanged until training moves
+                the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
+            options: the keyword-only arguments of the constructor, such as ``labeler``.
+
+        Returns:
+            The new layer, with the device, dtype and training mode of ``layer``.
+
+        Raises:
+            TypeError: another kind of layer, or an unknown option.
+            ValueError: a layer that is not batch first, unknown ``new_tables``, or an error of the constructor.
+
+        Example:
+            >>> plain = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+            >>> layer = rg.RelationEncoderLayer.from_plain(plain, labeler=rg.ClippedDistance(2))
+            >>> torch.equal(layer.linear1.weight, plain.linear1.weight)
+            True
+        """
+        check_plain("layer", layer, cls._plain_kind, new_tables)
+        source: Any = layer
+        check_plain_attention("layer", source.self_attn)
+        weight = source.linear1.weight
+        make: Any = cls
+        made = make(
+            source.self_attn.embed_dim, source.self_attn.num_heads, source.linear1.out_features, source.dropout.p,
+            bias=source.linear1.bias is not None, device=weight.device, dtype=weight.dtype, **options,
+        )  # fmt: skip
+        made._copy_plain(layer, new_tables)
+        return made
+
+    def _copy_plain(self, plain: Any, new_tables: str) -> None:
+        """Take over the weights and settings of torch's layer ``plain``."""
+        del self.activation  # a module cannot be replaced by a function
+        self.norm_first, self.activation = plain.norm_first, copy.deepcopy(plain.activation)
+        copy_plain("layer", self, plain, new_tables)
+
+    @property
+    def labeler(self) -> Any:
+        """The labeler of the self-attention, or None."""
+        return self.self_attn.labeler
+
+    def extra_repr(self) -> str:
+        """The arguments that the submodules do not show."""
+        parts = [f"norm_first={self.norm_first}"]
+        if not isinstance(self.activation, nn.Module):
+            parts.append(f"activation={getattr(self.activation, '__name__', repr(self.activation))}")
+        return ", ".join(parts)

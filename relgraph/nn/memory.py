@@ -85,14 +85,14 @@ def attend_by_borders(
 
 def labels_of_memory(labeler: Any, tgt: Tensor, memory: Any, cache: LayerCache | None) -> Labels | None:
     """The labels of the rows of ``tgt`` and all rows of the memory; None as long as there is no memory."""
-    past, held = (0, 0) if cache is None else (len(cache), len(cache.multihead_attn))
+    past, length = (0, 0) if cache is None else (len(cache), len(cache.multihead_attn))
     if memory is not None:
         if check.tensor("memory", memory).dim() not in (2, 3):
             raise ValueError(f"memory must have shape [B, M, E] or [M, E], got {list(memory.shape)}")
-        held = memory.shape[-2]
-    elif not held:
+        length = memory.shape[-2]
+    elif not length:
         return None
-    lengths = [whole_length(tgt.shape[-2]), whole_length(held)]
+    lengths = [whole_length(tgt.shape[-2]), whole_length(length)]
     return labels_of_lengths(labeler, lengths, past, tgt, "memory_labels")
 
 

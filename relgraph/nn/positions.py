@@ -21,7 +21,7 @@ class _Positions(nn.Module, ABC):
 
     _name = "x"  # what errors call the input; a model has other names
 
-    def __init__(self, d_model: int, dropout: float) -> None:
+    def __init__(self, d_model: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.d_model = check.integer("d_model", d_model, minimum=1)
         self.dropout = nn.Dropout(check.probability("dropout", dropout))
@@ -85,11 +85,10 @@ class SinusoidalPositions(_Positions):
 
     Args:
         d_model: E, the width of the input.
-        dropout: probability in ``[0, 1)`` with which a number of the sum is dropped in training.
+        dropout: probability in ``[0, 1)`` with which an element of the sum is dropped in training.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: ``d_model`` below 1, ``dropout`` outside ``[0, 1)``.
+        TypeError, ValueError: an argument of the wrong kind or value.
 
     Example:
         >>> positions = rg.SinusoidalPositions(4)
@@ -97,9 +96,6 @@ class SinusoidalPositions(_Positions):
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-
-    def __init__(self, d_model: int, dropout: float = 0.0) -> None:
-        super().__init__(d_model, dropout)
 
     def encode(self, positions: Tensor) -> Tensor:
         """The vector of each position.
@@ -114,9 +110,6 @@ class SinusoidalPositions(_Positions):
             TypeError: not a Tensor.
             ValueError: not floating.
 
-        Example:
-            >>> rg.SinusoidalPositions(4).encode(torch.tensor([0.0, 0.5])).shape
-            torch.Size([2, 4])
         """
         check.floating("positions", positions)
         even = torch.arange(0, self.d_model, 2, device=positions.device, dtype=positions.dtype)
@@ -139,14 +132,13 @@ class LearnedPositions(_Positions):
     Args:
         d_model: E, the width of the input.
         max_len: how many positions there are.
-        dropout: probability in ``[0, 1)`` with which a number of the sum is dropped in training.
+        dropout: probability in ``[0, 1)`` with which an element of the sum is dropped in training.
         device: device of the vectors.
         dtype: floating type of the vectors.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: sizes below 1 or a parameter of more than 2³¹ numbers, ``dropout`` outside ``[0, 1)``; a ``device``
-            that does not exist, a ``dtype`` that parameters cannot have.
+        ValueError: sizes below 1 or a parameter of more than 2³¹ elements, ``dropout`` outside ``[0, 1)``.
 
     Example:
         >>> positions = rg.nn.LearnedPositions(4, max_len=10)
@@ -190,10 +182,6 @@ class LearnedPositions(_Positions):
             TypeError: not a Tensor.
             ValueError: not integers, on another device than the layer, or beyond the last position.
 
-        Example:
-            >>> positions = rg.nn.LearnedPositions(4, max_len=10)
-            >>> torch.equal(positions.encode(torch.tensor(9)), positions.weight[9])
-            True
         """
         check.integer_tensor("positions", positions, dim=check.tensor("positions", positions).dim())
         check.same_device(**{"the layer": self.weight, "positions": positions})
@@ -251,8 +239,8 @@ def first_position(name: str, x: Tensor, key_padding_mask: Any, cache: KVCache |
     padding, past = check_padding(key_padding_mask, batch, length, unbatched=unbatched, name=mask), 0
     check.same_device(**{name: x, mask: padding})
     if cache is not None:
-        cache.check(batch, length)
-        padding, past = cache.joined_padding(padding, batch, length), len(cache)
+        cache._check_room(batch, length)
+        padding, past = cache._joined_padding(padding, batch, length), len(cache)
     if padding is None:
         return past
     region = active()

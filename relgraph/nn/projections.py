@@ -32,12 +32,6 @@ def check_bias(name: str, bias: Any) -> tuple[str, ...]:
     return tuple(one for one in BIASED if one in bias)
 
 
-def check_layer_bias(bias: Any, attention_bias: Any) -> bool | tuple[str, ...]:
-    """The ``bias`` of the attention within a layer: ``attention_bias``, or by default the ``bias`` of the layer."""
-    check.boolean("bias", bias)
-    return bias if attention_bias is None else check_bias("attention_bias", attention_bias)
-
-
 def check_head_dim(width: str, embed_dim: int, count: str, num_heads: int, head_dim: Any) -> int:
     """The size of a head, by default the width shared among the heads; errors use the names of the caller."""
     check.integer(width, embed_dim, minimum=1)

@@ -190,20 +190,27 @@ def _detached(aux: AttentionAux, wanted: Wanted) -> AttentionAux:
 
 
 _FLAGS = ("need_weights", "need_label_mass")
+_AVERAGE = "average_attn_weights"
 
 
 def _request(layer: RelationAttention, given: Arguments, wanted: Wanted) -> Arguments:
     args, kwargs = given
     mass = wanted.label_mass and layer.tables is not None
     more = {name: True for name, want in zip(_FLAGS, (wanted.weights, mass), strict=True) if want}
-    return args, kwargs | {name: value for name, value in more.items() if kwargs.get(name, False) is False}
+    more = {name: value for name, value in more.items() if kwargs.get(name, False) is False}
+    if kwargs.get(_AVERAGE) is True and wanted.weights:
+        more[_AVERAGE] = False
+    return args, kwargs | more
 
 
 def _split(_: RelationAttention, given: Arguments, used: Arguments, out: Any) -> tuple[Any, AttentionAux]:
     z, *extra = out if isinstance(out, tuple) else (out,)
     found = dict(zip((name for name in _FLAGS if used[1].get(name)), extra, strict=True))
-    kept = [value for name, value in found.items() if given[1].get(name)]
-    return (z, *kept) if kept else z, AttentionAux(found.get("need_weights"), found.get("need_label_mass"))
+    aux = AttentionAux(found.get("need_weights"), found.get("need_label_mass"))
+    if given[1].get(_AVERAGE) and not used[1][_AVERAGE]:
+        found["need_weights"] = found["need_weights"].mean(-3)
+    asked = [value for name, value in found.items() if given[1].get(name)]
+    return (z, *asked) if asked else z, aux
 
 
 RECORDERS[RelationAttention] = Recorder(_request, _split)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
@@ -13,8 +13,10 @@ from relgraph.graphs import Graph
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, memory_labels_of_new_rows, restores_cache_on_error
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
+from relgraph.nn.layer_parts import Layer
 from relgraph.nn.made_labels import make_labels
 from relgraph.nn.memory import labels_of_memory
+from relgraph.nn.plain import check_plain, check_plain_attention
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables
 
@@ -25,10 +27,11 @@ class _Stack(nn.Module):
     """Copies of a layer, which share the tables passed to it, and a norm."""
 
     layers: Any  # nn.ModuleList, whose items a type checker takes for tensors: Any lets users write layers[0].self_attn
-    _layer_kind: ClassVar[type[nn.Module]]
+    _layer_kind: ClassVar[type[Layer]]
+    _plain_kind: ClassVar[type[nn.Module]]
     _cache_kind: ClassVar[type[KVCache | LayerCache]]
 
-    def __init__(self, layer: nn.Module, num_layers: int, norm: nn.Module | None, *, fresh: bool) -> None:
+    def __init__(self, layer: Any, num_layers: int, norm: nn.Module | None = None, *, fresh: bool = True) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
         if not isinstance(layer, self._layer_kind):
@@ -43,6 +46,39 @@ class _Stack(nn.Module):
         self.norm = norm
         if fresh:
             _reset(self.layers)
+
+    @classmethod
+    def from_plain(cls, stack: nn.Module, *, new_tables: Literal["zero", "random"] = "zero", **options: Any) -> Self:
+        """Make a stack with copies of the weights and settings of a stack of torch, its norm too, and new tables.
+
+        Args:
+            stack: a :class:`~torch.nn.TransformerEncoder` for an encoder, a :class:`~torch.nn.TransformerDecoder` for a
+                decoder; with layers of torch that are ``batch_first=True``.
+            new_tables: as in :meth:`RelationEncoderLayer.from_plain() <relgraph.RelationEncoderLayer.from_plain>`.
+            options: the keyword-only arguments of a layer, such as ``labeler``; every layer has a copy of an attention
+                that you pass.
+
+        Returns:
+            The new stack, with the device, dtype and training mode of ``stack``.
+
+        Raises:
+            TypeError: another kind of stack or layer, or an unknown option.
+            ValueError: layers that are not batch first or not all of one size, unknown ``new_tables``, or an error of
+                a layer's constructor.
+
+        """
+        kind = cls._layer_kind
+        check_plain("stack", stack, cls._plain_kind, new_tables)
+        source: Any = stack
+        for plain in source.layers:
+            check_plain("the layers of stack", plain, kind._plain_kind, new_tables)
+            check_plain_attention("stack", plain.self_attn)
+        first: Any = kind.from_plain(source.layers[0], new_tables=new_tables, **options)
+        fresh = new_tables == "random"
+        made = cls(first, len(source.layers), copy.deepcopy(source.norm), fresh=fresh).train(stack.training)
+        for layer, plain in zip(made.layers, source.layers, strict=True):
+            layer._copy_plain(plain, new_tables)
+        return made
 
     def reset_parameters(self) -> None:
         """Initialize the parameters of every layer, and the norm, again; shared tables keep their rows."""
@@ -62,8 +98,8 @@ class _Stack(nn.Module):
             max_len: how many rows (in a decoder, target rows) there may be; without it the caches grow.
 
         Returns:
-            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache` per layer; in a decoder, of one
-            :class:`~relgraph.nn.LayerCache` per layer.
+            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache`, in a decoder
+            :class:`~relgraph.nn.LayerCache`, per layer.
 
         Raises:
             TypeError, ValueError: ``max_len`` that :class:`~relgraph.KVCache` does not accept.
@@ -107,7 +143,7 @@ class RelationEncoder(_Stack):
         torch.Size([3, 7, 16])
     """
 
-    _layer_kind, _cache_kind = RelationEncoderLayer, KVCache
+    _layer_kind, _plain_kind, _cache_kind = RelationEncoderLayer, nn.TransformerEncoder, KVCache
 
     def __init__(
         self, layer: RelationEncoderLayer, num_layers: int, norm: nn.Module | None = None, *, fresh: bool = True
@@ -184,12 +220,7 @@ class RelationDecoder(_Stack):
         (torch.Size([3, 1, 16]), 4)
     """
 
-    _layer_kind, _cache_kind = RelationDecoderLayer, LayerCache
-
-    def __init__(
-        self, layer: RelationDecoderLayer, num_layers: int, norm: nn.Module | None = None, *, fresh: bool = True
-    ) -> None:
-        super().__init__(layer, num_layers, norm, fresh=fresh)
+    _layer_kind, _plain_kind, _cache_kind = RelationDecoderLayer, nn.TransformerDecoder, LayerCache
 
     @restores_cache_on_error
     def forward(  # noqa: D417

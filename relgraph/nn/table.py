@@ -131,9 +131,6 @@ class LabelTable(nn.Module):
             TypeError: the bank's output is not a Tensor.
             ValueError: features without a bank, a bank without features, or a bank's output of another shape.
 
-        Example:
-            >>> rg.nn.LabelTable(3, None, heads=2)().tolist()                          # a bias table starts at zero
-            [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
         """
         if self.bank is not None:
             return self._rows_from_bank(self.bank, features)
@@ -182,11 +179,7 @@ class LabelTable(nn.Module):
         self._clear_frozen()
 
     def get_extra_state(self) -> Tensor:
-        """The names as bytes in a tensor, empty when there are none.
-
-        Returns:
-            ``[number of bytes]``, uint8, JSON.
-        """
+        """The names as bytes of JSON in a tensor, ``[n]``, empty when there are none."""
         text = b"" if self.names is None else json.dumps(self.names).encode()
         return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
 

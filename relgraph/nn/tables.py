@@ -193,9 +193,6 @@ class RelationTables(nn.Module):
             TypeError: a number that is not an int.
             ValueError: a number below 0, or an empty tuple.
 
-        Example:
-            >>> rg.RelationTables(5, 16).fits(5), rg.RelationTables((5, 3), 16).fits(5)
-            (True, False)
         """
         check_num_labels(num_labels)
         if isinstance(self.num_labels, tuple) != isinstance(num_labels, tuple):

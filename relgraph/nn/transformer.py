@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +16,14 @@ from relgraph.graphs import Graph
 from relgraph.labelers import ClippedDistance, Labeler
 from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import KVCache, LayerCache, StackCache, restores_cache_on_error
+from relgraph.nn.cache import LayerCache, StackCache, restores_cache_on_error
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.inputs import check_without_tables
 from relgraph.nn.layer_parts import Activation, check_place
 from relgraph.nn.made_labels import check_labeler, make_labels
-from relgraph.nn.memory import (
-    attend_by_borders,
-    check_source,
-    is_packed,
-    within_graphs,
-)
+from relgraph.nn.memory import attend_by_borders, check_source, is_packed, within_graphs
+from relgraph.nn.plain import check_plain
 from relgraph.nn.positions import LearnedPositions, check_sides, first_position
 from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
 from relgraph.nn.table import check_label_names
@@ -48,13 +44,11 @@ class RelationTransformer(nn.Module):
     graphs, ``[T, E]``, with a target ``[B, N, E]`` of one row per graph.
 
     Submodules and masks are those of :class:`~torch.nn.Transformer`, so its state loads (with ``strict=False``, because
-    it has no tables). Two things differ: the batch comes first, and the target is causal unless
-    ``tgt_is_causal=False``. Dropout also acts on the embedded inputs, after absolute positions are added. Positions
-    count from each sequence's first token after the padding on its left, so that padding changes nothing; in packed
-    graphs they count from the first node of each graph.
+    it has no tables). But the batch comes first, the target is causal unless ``tgt_is_causal=False``, and dropout also
+    acts on the embedded inputs, after absolute positions are added. Positions count from each sequence's first token
+    after the padding on its left, in packed graphs from the first node of each graph.
 
-    Source: Vaswani et al. 2017; Shaw, Uszkoreit, Vaswani 2018, section 3.2, with separate tables in each self-attention
-    of encoder and decoder, and none towards the memory, and section 3.1 for labels of any kind; conventions of
+    Source: Vaswani et al. 2017; Shaw, Uszkoreit, Vaswani 2018, sections 3.1 and 3.2; conventions of
     :class:`~torch.nn.Transformer`.
 
     Args:
@@ -65,15 +59,14 @@ class RelationTransformer(nn.Module):
         dim_feedforward: width of the feed-forward networks.
         dropout: probability in ``[0, 1)`` of dropout in training.
         activation: ``"relu"``, ``"gelu"``, ``"silu"`` or a function.
-        custom_encoder: a :class:`~relgraph.RelationEncoder` of this width, for all options that its layers have. It
-            keeps its own labeler, depth, widths, dropout and values; these arguments are for what the model makes.
+        custom_encoder: a :class:`~relgraph.RelationEncoder` of this width, which keeps its own options and values.
         custom_decoder: a :class:`~relgraph.RelationDecoder`, likewise.
-        norm_first: whether norms come before each step, not after each sum.
         labeler: makes the labels of source and target, as a layer's ``labeler`` does; None for no labels.
         memory_labeler: labels target rows (queries) against memory rows (keys), unless a call gives ``memory_labels``.
             For n rows after ``past`` others and M rows of memory, the model calls ``labeler(n, M, q_offset=past)``.
         target_labeler: makes the target's labels, if not ``labeler`` does. A labeler that does not label lengths needs
             ``tgt_labels`` in each call.
+        norm_first: whether norms come before each step, not after each sum.
         positions: absolute positions, added to the inputs: ``"sinusoidal"``, a module such as
             :class:`~relgraph.nn.LearnedPositions`, or None. A pair is for source and target: ``(None,
             "sinusoidal")``; one module for both shares its parameters.
@@ -82,8 +75,7 @@ class RelationTransformer(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
-        ValueError: unknown positions, sizes below 1, more than 4096 layers, an option of an encoder or decoder that was
-            passed in, or errors of the layers.
+        ValueError: unknown positions, bad sizes, or a labeler of an encoder or decoder that was passed in.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, labeler=rg.ClippedDistance(4)).eval()
@@ -96,7 +88,8 @@ class RelationTransformer(nn.Module):
         True
         >>> graphs = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))       # of 2 and 3 nodes
         >>> labelers = {"labeler": rg.ShortestPath(2), "target_labeler": rg.ClippedDistance(4)}
-        >>> rg.RelationTransformer(16, 4, 2, 2, 32, **labelers)(torch.randn(5, 16), tgt, src_labels=graphs).shape
+        >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, **labelers)
+        >>> model(torch.randn(5, 16), tgt, src_labels=graphs).shape
         torch.Size([2, 5, 16])
     """
 
@@ -115,10 +108,10 @@ class RelationTransformer(nn.Module):
         custom_encoder: RelationEncoder | None = None,
         custom_decoder: RelationDecoder | None = None,
         *,
-        norm_first: bool = False,
         labeler: Callable[..., Any] | None = _DISTANCES,
         memory_labeler: Callable[..., Any] | None = None,
         target_labeler: Callable[..., Any] | None = None,
+        norm_first: bool = False,
         positions: Any = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -132,10 +125,7 @@ class RelationTransformer(nn.Module):
         rest |= {"norm_first": norm_first, **place}
         for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
             check_depth(name, depth)
-        for name, one in (
-            ("labeler", labeler), ("target_labeler", target_labeler), ("memory_labeler", memory_labeler)
-        ):  # fmt: skip
-            check_labeler(one, None, (), name)
+        _check_labelers(labeler, target_labeler, memory_labeler)
         if custom_encoder is not None and custom_decoder is not None and labeler is not _DISTANCES:
             raise ValueError(
                 f"labeler must be left out with both custom_encoder and custom_decoder, got {shown(labeler)}"
@@ -164,6 +154,45 @@ class RelationTransformer(nn.Module):
         self.d_model, self.nhead = d_model, nhead
         sides = ((self.encoder, custom_encoder), (self.decoder, custom_decoder))
         _draw([stack for stack, given in sides if given is None])
+
+    @classmethod
+    def from_plain(  # noqa: D417
+        cls,
+        model: nn.Transformer,
+        *,
+        new_tables: Literal["zero", "random"] = "zero",
+        labeler: Callable[..., Any] | None = _DISTANCES,
+        memory_labeler: Callable[..., Any] | None = None,
+        target_labeler: Callable[..., Any] | None = None,
+    ) -> Self:
+        """Make a model with copies of the weights and settings of torch's, and new tables.
+
+        The new model adds no positions and drops nothing from its inputs, as torch's does. Its target is causal unless
+        ``tgt_is_causal=False``.
+
+        Args:
+            model: a :class:`~torch.nn.Transformer` with ``batch_first=True`` and layers of torch.
+            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``model`` unchanged until training moves
+                the rows; ``"random"`` as in the constructor.
+            labeler: this and the other labelers as in the constructor.
+
+        Returns:
+            The new model, with the device, dtype and training mode of ``model``.
+
+        Raises:
+            TypeError: another kind of model, of layers or of labelers.
+            ValueError: a model that is not batch first, or unknown ``new_tables``.
+        """
+        check_plain("model", model, nn.Transformer, new_tables)
+        _check_labelers(labeler, target_labeler, memory_labeler)
+        target: dict[str, Any] = {"labeler": labeler if target_labeler is None else target_labeler}
+        encoder = RelationEncoder.from_plain(model.encoder, new_tables=new_tables, labeler=labeler)
+        if memory_labeler is not None:
+            plain: Any = model.decoder.layers[0]
+            target["cross_attention"] = RelationAttention.from_plain(plain.multihead_attn, labeler=memory_labeler)
+        decoder = RelationDecoder.from_plain(model.decoder, new_tables=new_tables, **target)
+        made = cls(model.d_model, model.nhead, dropout=0.0, custom_encoder=encoder, custom_decoder=decoder)
+        return made.train(model.training)
 
     @classmethod
     def base(
@@ -210,7 +239,7 @@ class RelationTransformer(nn.Module):
         return made
 
     @classmethod
-    def big(
+    def big(  # noqa: D417
         cls, *, labeler: Labeler | None = _NEAR, positions: Any = None, dropout: float = 0.3,
         num_encoder_layers: int = 6, num_decoder_layers: int = 6,
     ) -> Self:  # fmt: skip
@@ -219,11 +248,7 @@ class RelationTransformer(nn.Module):
         E = 1024, 16 heads, 6 + 6 layers, feed-forward width 4096, dropout 0.3, as for English-German.
 
         Args:
-            labeler: makes the labels of source and target; None for no labels.
-            positions: absolute positions, as in the constructor: the paper compares with ``"sinusoidal"``.
-            dropout: probability in ``[0, 1)`` of dropout in training.
-            num_encoder_layers: depth of the encoder.
-            num_decoder_layers: depth of the decoder.
+            labeler: this and all further arguments as in :meth:`base`.
 
         Returns:
             The model.
@@ -234,9 +259,7 @@ class RelationTransformer(nn.Module):
     def reset_parameters(self) -> None:
         """Initialize all parameters again, apart from shared tables and scores.
 
-        Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`; for tables see
-        :class:`~relgraph.nn.LabelTable`, for learned positions :class:`~relgraph.nn.LearnedPositions`. Maps of values
-        are the identity, biases of queries zero.
+        Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`; all else begins as in its own class.
         """
         _draw([self.encoder, self.decoder])
         for module in (self.positions, self.tgt_positions):
@@ -257,10 +280,10 @@ class RelationTransformer(nn.Module):
         """Make empty caches for :meth:`~relgraph.RelationTransformer.decode`.
 
         Args:
-            max_len: how many target rows there may be; without it the caches grow.
+            max_len: as in :meth:`~relgraph.RelationDecoder.new_cache`.
 
         Returns:
-            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.nn.LayerCache` per decoder layer.
+            A :class:`~relgraph.nn.StackCache`.
         """
         return self.decoder.new_cache(max_len)
 
@@ -291,22 +314,22 @@ class RelationTransformer(nn.Module):
             tgt: ``[B, N, E]`` or ``[N, E]``, embedded; for packed graphs ``[B, N, E]``, row b for graph b; for one
                 source ``[M, E]`` also ``[1, N, E]``.
             src_mask: which pairs of the source are blocked, ``[M, M]``, ``[B·H, M, M]`` or ``[B, H, M, M]``.
-            tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on.
-            memory_mask: which pairs of target and source are blocked, ``[N, M]`` and so on; for packed graphs M is
-                the size of the largest graph.
+            tgt_mask: the same for the target, ``[N, N]`` and so on.
+            memory_mask: the same for target and source, ``[N, M]`` and so on; for packed graphs M is the size of the
+                largest graph.
             src_key_padding_mask: ``[B, M]``, True for padding; ``[T]`` for packed graphs, to hide nodes.
             tgt_key_padding_mask: ``[B, N]``, True for padding.
-            memory_key_padding_mask: ``[B, M]``, True for padding; ``src_key_padding_mask`` does not apply to the
-                memory. For packed graphs ``[T]``, for their nodes only.
+            memory_key_padding_mask: ``[B, M]`` or ``[T]``, True for padding; ``src_key_padding_mask`` does not apply to
+                the memory.
             src_is_causal: if True, no source row sees a later row.
             tgt_is_causal: as in :meth:`~relgraph.RelationDecoderLayer.forward`.
             memory_is_causal: if True, target row i sees only memory rows j ≤ i.
             src_labels: labels of the source's pairs, :class:`~relgraph.Labels`, or a :class:`~relgraph.Graph` for
                 ``labeler``. Packed labels, and a graph with ``ptr``, are for a packed source.
-            tgt_labels: labels of the target's pairs, in the same way, but never packed.
+            tgt_labels: the same for the target, but never packed.
             memory_labels: labels of the pairs of target (query) and memory (key), Labels; without a ``memory_labeler``
-                also integers ``[N, M]`` or ``[B, N, M]``, with one its input. For packed graphs M is the size of the
-                largest graph. Packed labels of ``B · N`` queries, with ``q_ptr`` ``[0, N, 2N, ...]``, need no padding.
+                also integers ``[N, M]`` or ``[B, N, M]``, with one its input. Packed labels of ``B · N`` queries, with
+                ``q_ptr`` ``[0, N, 2N, ...]``, are for packed graphs and need no padding.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -315,13 +338,6 @@ class RelationTransformer(nn.Module):
             TypeError: an argument of the wrong kind; no labels for a side whose labeler does not label lengths.
             ValueError: shapes, dtypes, devices or values that do not fit; labels of other lengths, or with ids for a
                 side without tables; a packed source without borders, or not one graph per row of ``tgt``.
-
-        Example:
-            >>> model = rg.RelationTransformer(16, 4, 1, 1, 32)
-            >>> pad = torch.tensor([[False] * 7, [True] * 3 + [False] * 4])         # True for padding
-            >>> src, tgt = torch.randn(2, 7, 16), torch.randn(2, 5, 16)
-            >>> model(src, tgt, src_key_padding_mask=pad, memory_key_padding_mask=pad).shape
-            torch.Size([2, 5, 16])
         """
         src_labels = self._labels("src", self._check_rows("src", src), src_labels, None)
         ptr = check_source(src, self._check_rows("tgt", tgt), src_labels, memory_labels)
@@ -380,32 +396,21 @@ class RelationTransformer(nn.Module):
 
         Args:
             tgt: ``[B, N, E]`` or ``[N, E]``, with a cache the new rows only; this and all further arguments as in
-                :meth:`~relgraph.RelationTransformer.forward`.
+                :meth:`~relgraph.RelationTransformer.forward`. With a cache, masks and labels of the target are for the
+                new rows and all keys, ``[N, len(cache) + N]``, its padding mask for the new rows.
             memory: ``[B, M, E]``, or packed ``[T, E]``, from :meth:`~relgraph.RelationTransformer.encode`; may be None
-                once a cache holds it.
-            tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on; with a cache for all keys, ``[N,
-                len(cache) + N]``.
-            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only, as the cache
-                remembers it.
-            memory_key_padding_mask: ``[B, M]``, True for padding; a cache remembers it. For a packed memory ``[T]``.
-            tgt_labels: labels of the target's pairs; with a cache, of the new rows and all keys, ``[N, len(cache) +
-                N]``.
-            memory_labels: labels of the target's rows (with a cache, the new rows) and the memory's rows. With a cache
-                they must not be packed.
+                once a cache holds it. A cache remembers its padding mask.
             memory_ptr: ``[B + 1]``, integer, the borders of the graphs of a packed memory, ``graph.ptr``. Leave it out
-                with packed ``memory_labels``, which hold the borders. A cache pads the memory; without a cache nothing
-                is padded, unless there is a ``memory_mask``, a ``memory_labeler``, or ``memory_labels`` that are not
-                packed.
+                with packed ``memory_labels``, which hold the borders. The memory is padded for a cache, for a
+                ``memory_mask``, a ``memory_labeler`` and for ``memory_labels`` that are not packed.
             cache: from :meth:`~relgraph.RelationTransformer.new_cache`; a call that raises leaves it unchanged.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is not a StackCache; no labels for a labeler
-                that does not label lengths.
-            ValueError: shapes, dtypes, devices or values that do not fit; no memory before a cache holds it; a packed
-                memory without borders, or not one graph per row of ``tgt``.
+            TypeError: as in :meth:`forward`, or a cache that is not a StackCache.
+            ValueError: as in :meth:`forward`, or no memory before a cache holds it.
             NotImplementedError: a cache with packed ``memory_labels``, or a call that the implementation does not
                 support.
 
@@ -414,11 +419,9 @@ class RelationTransformer(nn.Module):
             >>> labelers = {"labeler": rg.ShortestPath(2), "target_labeler": rg.ClippedDistance(4)}
             >>> model = rg.RelationTransformer(16, 4, 1, 1, 32, **labelers).eval()
             >>> nodes, tgt = torch.randn(5, 16), torch.randn(2, 4, 16)
-            >>> memory, cache = model.encode(nodes, src_labels=graphs), model.new_cache()
-            >>> first = model.decode(tgt[:, :3], memory, memory_ptr=graphs.ptr, cache=cache)
-            >>> rest = model.decode(tgt[:, 3:], None, cache=cache)
-            >>> torch.allclose(torch.cat([first, rest], 1), model(nodes, tgt, src_labels=graphs), atol=1e-5)
-            True
+            >>> memory = model.encode(nodes, src_labels=graphs)
+            >>> model.decode(tgt, memory, memory_ptr=graphs.ptr).shape
+            torch.Size([2, 4, 16])
         """
         first: LayerCache | None = check_cache(cache, self.decoder.num_layers, LayerCache)[0]
         labels = self._labels("tgt", self._check_rows("tgt", tgt), tgt_labels, cache)
@@ -433,17 +436,14 @@ class RelationTransformer(nn.Module):
                 tgt, memory, memory_ptr, memory_key_padding_mask, memory_labels, pads=any(x is not None for x in given)
             )
         elif isinstance(memory, Tensor) and (memory.dim(), tgt.dim()) == (2, 3) and not is_packed(memory_labels):
-            if tgt.shape[0] == 1:  # a batch of one
-                padding = memory_key_padding_mask
-                memory, padding = memory[None], padding[None] if isinstance(padding, Tensor) else padding
-                return self.decode(
-                    tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, padding, tgt_is_causal, memory_is_causal,
-                    tgt_labels=labels, memory_labels=memory_labels, cache=cache,
-                )  # fmt: skip
-            raise ValueError(
-                f"memory_ptr must be the borders of {tgt.shape[0]} graphs, as memory has shape {list(memory.shape)} "
-                f"and tgt {list(tgt.shape)}, got None"
-            )
+            if tgt.shape[0] != 1:
+                raise ValueError(
+                    f"memory_ptr must be the borders of {tgt.shape[0]} graphs, as memory has shape "
+                    f"{list(memory.shape)} and tgt {list(tgt.shape)}, got None"
+                )
+            memory = memory[None]
+            if isinstance(memory_key_padding_mask, Tensor):
+                memory_key_padding_mask = memory_key_padding_mask[None]
         layer: Any = self.decoder.layers[0]
         if isinstance(memory_labels, Labels) and layer.multihead_attn.tables is None:
             check_without_tables("memory_labels", memory_labels, "give the model an argument memory_labeler")
@@ -471,22 +471,20 @@ class RelationTransformer(nn.Module):
         return made
 
     def _with_positions(
-        self,
-        name: str,
-        x: Tensor,
-        key_padding_mask: Any,
-        positions: Any,
-        cache: KVCache | None = None,
-        ptr: Tensor | None = None,
+        self, name: str, x: Tensor, key_padding_mask: Any, positions: Any, cache: Any = None, ptr: Any = None
     ) -> Tensor:
         """``x`` with its absolute positions, counted within each graph if there are borders; then dropout."""
         if positions is not None and ptr is not None:
-            rows = within_graphs(ptr, x.shape[0])
-            x = positions._add(x, rows)
+            x = positions._add(x, within_graphs(ptr, x.shape[0]))
         elif positions is not None:
-            offset = first_position(name, x, key_padding_mask, cache)
-            x = positions(x, offset)
+            x = positions(x, first_position(name, x, key_padding_mask, cache))
         return self.dropout(x)
+
+
+def _check_labelers(labeler: Any, target_labeler: Any, memory_labeler: Any) -> None:
+    names = {"labeler": labeler, "target_labeler": target_labeler, "memory_labeler": memory_labeler}
+    for name, given in names.items():
+        check_labeler(given, None, (), name)
 
 
 def _attention_of(stack: Any) -> Any:
@@ -511,16 +509,17 @@ def _draw(stacks: Sequence[nn.Module]) -> None:
     """Initialize stacks again: matrices Xavier-uniform, tables, biases of queries and maps as an attention does."""
     attentions = [part for stack in stacks for part in stack.modules() if isinstance(part, RelationAttention)]
     parts = [part for module in attentions for part in (module.tables, module.score, module.value_map)]
-    spared = {id(p) for part in parts if isinstance(part, nn.Module) for p in part.parameters()}
-    spared |= {id(p) for module in attentions for p in (module.content_bias, module.position_bias)}
+    others = {id(p) for part in parts if isinstance(part, nn.Module) for p in part.parameters()}
+    biases = [bias for module in attentions for bias in (module.content_bias, module.position_bias)]
+    others |= {id(bias) for bias in biases}
     for stack in stacks:
         for parameter in stack.parameters():
-            if parameter.dim() > 1 and id(parameter) not in spared:
+            if parameter.dim() > 1 and id(parameter) not in others:
                 nn.init.xavier_uniform_(parameter)
+    for bias in biases:
+        if bias is not None:
+            nn.init.zeros_(bias)
     for module in attentions:
-        for bias in (module.content_bias, module.position_bias):
-            if bias is not None:
-                nn.init.zeros_(bias)
         if module.tables is not None and not module.tables.shared:
             module.tables.reset_parameters()
         if module.value_map is not None:

@@ -101,6 +101,10 @@ def _layers() -> dict[str, nn.Module]:
     }
 
 
+def _plain() -> nn.Transformer:
+    return nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+
+
 def _rows(length: int = 3, width: int = 8) -> Tensor:
     return torch.randn(2, length, width)
 
@@ -120,11 +124,16 @@ def _attend(**options) -> Good:
         "is_causal": False,
         "q_offset": 0,
         "need_weights": True,
+        "average_attn_weights": True,
         "need_label_mass": True,
         **options,
     }
     inputs = ("query", "key", "value", "labels", "attn_mask", "key_padding_mask")
     return Good(_layers()["attention"], arguments, dict.fromkeys(("query", "key", "value", "labels"), inputs))
+
+
+def _asked() -> dict:
+    return {name: value for name, value in _attend().arguments.items() if name != "average_attn_weights"}
 
 
 def _growing(layer: str, name: str, cache, **options) -> Good:
@@ -319,6 +328,9 @@ GOOD_CALLS = {
     "RelationAttention (a labeler)": lambda: Good(
         rg.RelationAttention, {"embed_dim": 8, "num_heads": 2, "labeler": LABELER}, also=SIZES
     ),
+    "RelationAttention.from_plain": lambda: Good(
+        rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True)}
+    ),
     "RelationAttention.forward": _attend,
     "RelationAttention.forward (a labeler)": lambda: Good(
         rg.RelationAttention(8, 2, labeler=rg.Segments(3)),
@@ -326,7 +338,7 @@ GOOD_CALLS = {
         also={"query": ("labels",), "labels": ("segments",)},
     ),
     "RelationAttention.which_impl": lambda: Good(
-        _layers()["attention"].which_impl, _attend().arguments, _attend().also, {"need_weights": ()}
+        _layers()["attention"].which_impl, _asked(), _attend().also, {"need_weights": ()}
     ),
     "RelationAttention.forward (scores by row)": lambda: Good(
         rg.RelationAttention(8, 2, num_labels=3, tables=("bias",), score=rg.score.LeakyReLU(), value_map=True),
@@ -450,11 +462,17 @@ GOOD_CALLS = {
     "RelationEncoder": lambda: Good(
         rg.RelationEncoder, {"layer": rg.RelationEncoderLayer(8, 2, 16), "num_layers": 2, "norm": nn.LayerNorm(8)}
     ),
+    "RelationEncoder.from_plain": lambda: Good(
+        rg.RelationEncoder.from_plain, {"stack": _plain().encoder, "new_tables": "zero"}
+    ),
     "RelationEncoder.new_cache": lambda: Good(_layers()["encoders"].new_cache, {"max_len": 4}),
     "RelationEncoder.forward": lambda: _encode("encoders", "mask"),
     "RelationEncoder.forward (a cache)": lambda: _growing("encoders", "src", _layers()["encoders"].new_cache),
     "RelationDecoder": lambda: Good(
         rg.RelationDecoder, {"layer": rg.RelationDecoderLayer(8, 2, 16), "num_layers": 2, "norm": nn.LayerNorm(8)}
+    ),
+    "RelationDecoder.from_plain": lambda: Good(
+        rg.RelationDecoder.from_plain, {"stack": _plain().decoder, "new_tables": "zero"}
     ),
     "RelationDecoder.new_cache": lambda: Good(_layers()["decoders"].new_cache, {"max_len": 4}),
     "RelationDecoder.forward": lambda: _decode("decoders"),
@@ -487,6 +505,10 @@ GOOD_CALLS = {
             "positions": "sinusoidal",
         },
         {"d_model": ("nhead", "custom_encoder", "positions"), "nhead": ("d_model", "custom_encoder")},
+    ),
+    "RelationTransformer.from_plain": lambda: Good(
+        rg.RelationTransformer.from_plain,
+        {"model": _plain(), "labeler": LABELER, "memory_labeler": LABELER, "target_labeler": LABELER},
     ),
     "RelationTransformer.new_cache": lambda: Good(_layers()["transformer"].new_cache, {"max_len": 4}),
     "RelationTransformer.forward": _transform,
@@ -540,16 +562,10 @@ GOOD_CALLS = {
     "LearnedPositions.encode": lambda: Good(rg.nn.LearnedPositions(8, 5).encode, {"positions": torch.tensor([[0, 4]])}),
     # --- Caches
     "KVCache": lambda: Good(rg.KVCache, {"max_len": 4, "static": False}),
-    "KVCache.check": lambda: Good(rg.KVCache(4).check, {"batch": 2, "length": 3}, also={"length": ("max_len",)}),
     "KVCache.append": lambda: Good(
         lambda **given: _filled().append(**given),
         {"key": torch.randn(2, 2, 1, 4), "value": torch.randn(2, 2, 1, 4), "padding": _blocked(2, 1)},
         also={"key": ("value", "padding", "cache"), "value": ("key", "cache")},
-    ),
-    "KVCache.joined_padding": lambda: Good(
-        _filled().joined_padding,
-        {"new": _blocked(2, 1), "batch": 2, "length": 1},
-        also={"batch": ("new",), "length": ("new",)},
     ),
     "KVCache.reorder": lambda: _reorder(rg.KVCache),
     "KVCache.to": lambda: _to(rg.KVCache, torch.float32),

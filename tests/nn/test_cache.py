@@ -91,12 +91,6 @@ class TestPieces:
             wanted = layer(x, labels=LABELER(length), is_causal=True, key_padding_mask=whole)
         close(torch.cat(out, 1), wanted)
 
-    def test_without_a_batch(self):
-        layer, x = make(), torch.randn(7, 12, dtype=F64)
-        padding = torch.tensor([True, *[False] * 6])
-        wanted = layer(x, labels=LABELER(7), is_causal=True, key_padding_mask=padding)
-        close(decode(layer, x, (3, 1, 3), KVCache(), padding=padding), wanted)
-
     def test_other_labels_and_masks_over_all_keys(self):
         layer, x = make(), torch.randn(2, 7, 12, dtype=F64)
         ids, mask = torch.randint(-1, 5, (2, 7, 7)), torch.rand(7, 7) > 0.7
@@ -133,7 +127,7 @@ OF_A_WHOLE = {kind: make for kind, make in KINDS.items() if not any(word in kind
 
 class TestLabelsOfTheWhole:
     @pytest.mark.parametrize("kind", OF_A_WHOLE)
-    @pytest.mark.parametrize("chunks", [(1,) * 8, (3, 1, 4)])
+    @pytest.mark.parametrize("chunks", [(3, 1, 4)])
     def test_the_layer_takes_what_is_at_hand(self, kind, chunks):
         torch.manual_seed(0)
         labels, x = OF_A_WHOLE[kind](8), torch.randn(2, 8, 12, dtype=F64)
@@ -222,15 +216,6 @@ class TestGradients:
 
 
 class TestStorage:
-    def test_room_doubles(self):
-        cache, row = KVCache(), torch.zeros(1, 1, 1, 2)
-        rooms = []
-        with torch.no_grad():
-            for _ in range(9):
-                cache.append(row, row)
-                rooms.append(cache._key.shape[2])
-        assert rooms == [1, 2, 4, 4, 8, 8, 8, 8, 16]
-
     def test_a_fixed_room_is_made_once(self):
         cache, row = KVCache(5), torch.zeros(1, 1, 1, 2)
         with torch.no_grad():
@@ -257,15 +242,6 @@ class TestStorage:
             wanted = layer(whole, labels=LABELER(3), is_causal=True, key_padding_mask=mask)
         close(got, wanted[:, 2:])
 
-    def test_reset_begins_anew(self):
-        layer, cache = make(), KVCache()
-        decode(layer, torch.randn(2, 3, 12, dtype=F64), (3,), cache)
-        cache.reset()
-        assert len(cache) == 0
-        assert cache.key is cache.value is cache.padding is None
-        x = torch.randn(4, 5, 12, dtype=F64)
-        close(decode(layer, x, (2, 3), cache), layer(x, labels=LABELER(5), is_causal=True))
-
     def test_to_casts_numbers_and_keeps_bool_masks(self):
         cache = KVCache()
         cache.append(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.zeros(1, 2, dtype=torch.bool))
@@ -273,12 +249,6 @@ class TestStorage:
         assert (cache.key.dtype, cache.value.dtype, cache.padding.dtype) == (F64, F64, torch.bool)
         cache.to("meta")
         assert {x.device.type for x in (cache.key, cache.value, cache.padding)} == {"meta"}
-
-    def test_other_dtypes(self):
-        cache = KVCache()
-        cache.append(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2))
-        with pytest.raises(ValueError, match="cache holds keys of torch.float32, got torch.float64: reset it first"):
-            cache.append(torch.ones(1, 1, 2, 2, dtype=F64), torch.ones(1, 1, 2, 2, dtype=F64))
 
     @pytest.mark.parametrize("clone", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
     def test_copies_go_their_own_way(self, clone):
@@ -289,16 +259,6 @@ class TestStorage:
             options = {"labels": LABELER(2, 5, q_offset=3), "is_causal": True}
             close(layer(x[:, 3:], cache=other, **options), layer(x[:, 3:], cache=cache, **options))
             close(other.key, cache.key)
-
-    def test_bad_arguments(self):
-        with pytest.raises(ValueError, match="max_len must be at least 1, got 0"):
-            KVCache(0)
-        with pytest.raises(TypeError, match="static must be a bool, got int"):
-            KVCache(static=1)
-        with pytest.raises(TypeError, match="index must be a Tensor, got list"):
-            KVCache().reorder([0])
-        with pytest.raises(ValueError, match="index must have an integer dtype, got torch.float32"):
-            KVCache().reorder(torch.zeros(2))
 
     @pytest.mark.parametrize("index", [[0, 2], [-1, 0]])
     def test_reorder_beyond_the_batch(self, index):
@@ -315,13 +275,6 @@ class TestStorage:
     @pytest.mark.parametrize(
         ("arguments", "error", "match"),
         [
-            ((1, 2), TypeError, "key must be a Tensor, got int"),
-            ((ROWS, 2), TypeError, "value must be a Tensor, got int"),
-            ((ROWS, ROWS, [0]), TypeError, "padding must be a Tensor, got list"),
-            ((ROWS[0], ROWS), ValueError, r"key must have shape \[B, H_kv, n, D\], got \[3, 4, 5\]"),
-            ((ROWS, ROWS[:, :, :2]), ValueError, r"value must share .* with key, \[2, 3, 4\], got \[2, 3, 2\]"),
-            ((ROWS, ROWS, ROWS[0, 0] > 0), ValueError, r"padding must have shape \[B, n\] = \[2, 4\], got \[4, 5\]"),
-            ((ROWS, ROWS, ROWS[:, 0, :, 0].long()), ValueError, "padding must be bool .* got torch.int64"),
             ((ROWS[:, :1], ROWS[:, :1]), ValueError, r"key must have the heads and width .* \[3, 5\], got \[1, 5\]"),
             ((ROWS, ROWS[..., :1]), ValueError, r"value must have the heads and width .* \[3, 5\], got \[3, 1\]"),
             ((ROWS, ROWS.double()), ValueError, "cache holds values of torch.float32, got torch.float64"),
@@ -334,11 +287,6 @@ class TestStorage:
             cache.append(*arguments)
         assert len(cache) == 4
         assert torch.equal(cache.key, ROWS)
-
-    @pytest.mark.parametrize(("layers", "got"), [((1,), "int"), (([KVCache()],), "list"), ((StackCache(),), "StackC")])
-    def test_a_stack_holds_caches(self, layers, got):
-        with pytest.raises(TypeError, match=f"layers must be KVCaches or LayerCaches, got {got}"):
-            StackCache(*layers)
 
     def test_repr(self):
         assert repr(KVCache()) == "KVCache(0 keys)"
@@ -424,29 +372,10 @@ def test_a_cache_moves_to_devices_and_floating_dtypes_only():
         (1j, TypeError, "target must be a device or a floating dtype, got complex"),
         (None, TypeError, "target must be a device or a floating dtype, got NoneType"),
     ):
-        for held in (cache, LayerCache(), StackCache(cache)):
+        for one in (cache, LayerCache(), StackCache(cache)):
             with pytest.raises(error, match=match):
-                held.to(target)
+                one.to(target)
     assert cache.key.dtype == torch.float32
-
-
-def test_masks_that_are_joined_are_checked():
-    cache = KVCache(4)
-    cache.append(*torch.randn(2, 2, 4, 3, 8))
-    for new, error, match in (
-        (torch.zeros(2, 2, dtype=torch.bool), ValueError, r"new must have shape \[B, n\] = \[2, 1\], got \[2, 2\]"),
-        (torch.zeros(2, 1).long(), ValueError, "new must be bool .* got torch.int64"),
-        (torch.zeros(2, 1, device="meta"), ValueError, "new must be on the device of cache, cpu, got meta"),
-        ([[False], [False]], TypeError, "new must be a Tensor, got list"),
-    ):
-        with pytest.raises(error, match=match):
-            cache.joined_padding(new, 2, 1)
-    with pytest.raises(ValueError, match="cache holds 2 batch rows, got 3"):
-        cache.joined_padding(None, 3, 1)
-    with pytest.raises(TypeError, match="length must be an int, got float"):
-        cache.check(2, 1.0)
-    with pytest.raises(ValueError, match="batch must be at least 0, got -1"):
-        cache.check(-1, 1)
 
 
 def test_what_is_taken_in_lives_in_one_place():
@@ -461,8 +390,3 @@ def test_what_is_taken_in_lives_in_one_place():
         cache.reorder(torch.tensor([1, 0], device="meta"))
     cache.reorder(torch.tensor([1, 0], dtype=torch.uint8))
     assert torch.equal(cache.key, key[[1, 0]])
-
-
-def test_caches_have_a_bound():
-    with pytest.raises(ValueError, match="max_len must be at most 2147483647, got 2147483648"):
-        KVCache(2**31)

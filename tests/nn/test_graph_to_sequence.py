@@ -147,11 +147,8 @@ class TestGraphsIn:
     def test_no_graphs_and_no_rows(self):
         model = make()
         empty = rg.Graph(torch.zeros(2, 0, dtype=torch.long), 0, ptr=torch.tensor([0]))
-        assert model(torch.zeros(0, 12, dtype=F64), torch.zeros(0, 4, 12, dtype=F64), src_labels=empty).shape == (
-            0,
-            4,
-            12,
-        )
+        z = model(torch.zeros(0, 12, dtype=F64), torch.zeros(0, 4, 12, dtype=F64), src_labels=empty)
+        assert z.shape == (0, 4, 12)
         nodes, _ = inputs()
         assert model(nodes, torch.zeros(4, 0, 12, dtype=F64), src_labels=BATCH).shape == (4, 0, 12)
 
@@ -169,13 +166,7 @@ class TestGraphsIn:
 class TestByHand:
     @pytest.mark.parametrize("positions", [None, "learned", ("sinusoidal", "learned")])
     def test_encoder_and_decoder_composed(self, positions):
-        sides = (
-            (None, None)
-            if positions is None
-            else _learned(5)
-            if positions == "learned"
-            else ("sinusoidal", _learned(5)[1])
-        )
+        sides = {None: (None, None), "learned": _learned(5)}.get(positions, ("sinusoidal", _learned(5)[1]))
         options = {"positions": sides, "target_labeler": rg.BucketedDistance(8, 16)}
         options |= {"memory_labeler": DISTANCES, "memory_tables": ("key", "bias")}
         model, (nodes, tgt) = make(**options), inputs()
@@ -241,8 +232,7 @@ class TestByHand:
 
 
 class TestDecoding:
-    @pytest.mark.parametrize("again", [False, True])
-    @pytest.mark.parametrize("chunks", [(4,), (1, 1, 1, 1), (3, 1)])
+    @pytest.mark.parametrize(("chunks", "again"), [((1, 1, 1, 1), False), ((3, 1), True)])
     @pytest.mark.parametrize("options", OPTIONS[:6] + OPTIONS[-1:], ids=str)
     def test_step_by_step(self, options, chunks, again):
         model, (nodes, tgt) = make(**options), inputs()
@@ -268,8 +258,8 @@ class TestDecoding:
     def test_without_a_cache_nothing_is_padded(self):
         _, tgt = inputs()
         memory = torch.randn(9, 12, dtype=F64)
-        kept, padding, labels = attend_by_borders(tgt, memory, BATCH.ptr, None, None, pads=False)
-        assert kept is memory and padding is None and repr(labels).startswith("DistanceLabels(q_len=16, k_len=9")
+        packed, padding, labels = attend_by_borders(tgt, memory, BATCH.ptr, None, None, pads=False)
+        assert packed is memory and padding is None and repr(labels).startswith("DistanceLabels(q_len=16, k_len=9")
         rows, padding, labels = attend_by_borders(tgt, memory, BATCH.ptr, None, None, pads=True)
         assert rows.shape == (4, 5, 12) and padding.sum(1).tolist() == [2, 5, 0, 4] and labels is None
 
@@ -345,27 +335,6 @@ class TestModule:
         close(step_by_step(model, tgt, model.encode(src), (2, 1, 2)), wanted)
         close(model(src[0], tgt[0]), wanted[0])
 
-    @pytest.mark.parametrize(
-        ("options", "error", "match"),
-        [
-            ({"positions": (None,)}, ValueError, "positions must be one for both sides, or two .* got 1"),
-            ({"positions": (None, nn.ReLU())}, TypeError, "positions must be 'sinusoidal', a module such .* got ReLU"),
-            ({"positions": LearnedPositions(8, 5)}, ValueError, "positions must have d_model = 12, got 8"),
-            ({"labeler": rg.ShortestPath}, TypeError, "labeler must be callable .* class ShortestPath"),
-            ({"target_labeler": 5}, TypeError, "target_labeler must be callable .* got int"),
-            ({"memory_labeler": "d"}, TypeError, "memory_labeler must be callable .* got str"),
-            (
-                {"tables": rg.RelationTables(5, 4)},
-                ValueError,
-                "num_labels must be that of the tables, 5, got 4",
-            ),
-            ({"memory_tables": "key"}, TypeError, "tables must be a sequence of kinds"),
-        ],
-    )
-    def test_bad_arguments(self, options, error, match):
-        with pytest.raises(error, match=f"^{match}"):
-            make(**options)
-
 
 class TestRefused:
     def check(self, match, *, error=ValueError, options=None, **given):
@@ -439,13 +408,7 @@ class TestRefused:
         [
             ({"memory_ptr": torch.tensor([0, 3, 9])}, ValueError, "memory_ptr must have the borders of one graph for"),
             ({"memory_ptr": torch.tensor([0, 3, 3, 8, 8])}, ValueError, "memory_ptr must start at 0, .* end at 9"),
-            ({"memory_ptr": [0, 9]}, TypeError, "memory_ptr must be a Tensor, got list"),
             ({"memory": None}, ValueError, "memory_ptr must be left out when memory is None"),
-            (
-                {"memory": torch.zeros(4, 5, 12, dtype=F64)},
-                ValueError,
-                r"memory must have shape \[T, E\] with memory_ptr",
-            ),
             (
                 {"memory_labels": rg.Window()(16, 9, ptr=BATCH.ptr, q_ptr=torch.arange(5) * 4)},
                 ValueError,
@@ -458,11 +421,9 @@ class TestRefused:
             ),
         ],
     )
-    @pytest.mark.parametrize("cached", [False, True])
-    def test_borders_of_the_memory(self, given, error, match, cached):
-        nodes, tgt = inputs()
-        model = make()
-        cache = model.new_cache() if cached else None
+    def test_borders_of_the_memory(self, given, error, match):
+        (nodes, tgt), model = inputs(), make()
+        cache = model.new_cache()
         with pytest.raises(error, match=f"^{match}"):
             model.decode(**{"tgt": tgt, "memory": nodes, "memory_ptr": BATCH.ptr, "cache": cache, **given})
 

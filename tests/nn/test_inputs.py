@@ -23,33 +23,16 @@ def layer(num_labels=5, **options):
     return attention_layer(12, 3, num_labels=num_labels, **options)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
-        (([0.0],), TypeError, "query must be a Tensor, got list"),
-        ((X[0, 0],), ValueError, r"query must have shape \[B, N, E\] or \[N, E\], got \[12\]"),
-        ((X[..., :8],), ValueError, r"query must end in embed_dim = 12, got \[2, 5, 8\]"),
-        ((X.double(),), ValueError, "query must have the dtype of the layer, torch.float32, got torch.float64"),
-        ((X.to("meta"),), ValueError, "query must be on the device of the layer, cpu, got meta"),
-        ((X, [0.0]), TypeError, "key must be a Tensor, got list"),
-        ((X, M[0]), ValueError, r"key must share its batch axis with query, \[2, 5, 12\], got \[3, 12\]"),
-        ((X, M[:1]), ValueError, r"key must share its batch axis with query, \[2, 5, 12\], got \[1, 3, 12\]"),
-        ((X, M[..., :8]), ValueError, r"key must end in kdim = 12, got \[2, 3, 8\]"),
-        ((X, M, M[..., :8]), ValueError, r"value must end in vdim = 12, got \[2, 3, 8\]"),
-        ((X, M, X), ValueError, "value must have the length of key, 3, got 5"),
-        ((X, None, M), ValueError, "key must be given with value, got None"),
-    ],
-)
-def test_inputs(arguments, error, match):
-    with pytest.raises(error, match=match):
-        layer()(*arguments, labels=LABELS)
-
-
-def test_inputs_of_other_widths():
-    with pytest.raises(ValueError, match=r"key must end in kdim = 5, got \[2, 5, 12\]"):
-        layer(kdim=5)(X, labels=LABELS)
-    with pytest.raises(ValueError, match=r"value must end in vdim = 7, got \[2, 5, 12\]"):
-        layer(vdim=7)(X, labels=LABELS)
+def test_inputs():
+    for arguments, match in (
+        ((X, M[:1]), r"key must share its batch axis with query, \[2, 5, 12\], got \[1, 3, 12\]"),
+        ((X, M, X), "value must have the length of key, 3, got 5"),
+        ((X, None, M), "key must be given with value, got None"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            layer()(*arguments, labels=LABELS)
+    with pytest.raises(TypeError, match=r"query must be a Tensor, got ndarray: make it a tensor with torch.from_numpy"):
+        layer()(X.numpy(), labels=LABELS)
 
 
 def test_packed_inputs():
@@ -66,23 +49,8 @@ def test_packed_inputs():
     ("labels", "error", "match"),
     [
         (None, ValueError, "labels must be given, as the layer has tables for 5, got None"),
-        ("near", TypeError, "labels must be Labels, an integer Tensor or None, got str"),
         (LABELER, TypeError, "labels must be Labels, an integer Tensor or None, got ClippedDistance"),
-        (ClippedDistance(3)(5), ValueError, "labels must have num_labels = 5, got 7"),
         ((LABELER + LABELER)(5), ValueError, r"labels must have num_labels = 5, got \(5, 5\)"),
-        (LABELER(4), ValueError, r"labels must cover \[N_q, N_k\] = \[5, 5\], got \[4, 4\]"),
-        (
-            DenseLabels(torch.zeros(3, 5, 5, dtype=torch.long), 5),
-            ValueError,
-            "labels must have batch_size 1 or 2, got 3",
-        ),
-        (torch.zeros(5, 5), ValueError, "labels must have an integer dtype, got torch.float32"),
-        (torch.zeros(5, dtype=torch.long), ValueError, r"= \[5, 5\] or \[2, 5, 5\], got \[5\]"),
-        (
-            torch.zeros(3, 5, 5, dtype=torch.long),
-            ValueError,
-            r"= \[5, 5\] or \[2, 5, 5\], got \[3, 5, 5\]",
-        ),
         (torch.full((5, 5), 5), ValueError, r"labels must lie in \[-1, 5\)"),
     ],
 )
@@ -151,25 +119,6 @@ def test_raw_labels_need_one_table():
             layer(num_labels)(X, labels=ids)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"attn_mask": torch.zeros(4, 5)}, ValueError, r"attn_mask must have shape .* got \[4, 5\]"),
-        ({"attn_mask": 1}, TypeError, "attn_mask must be a Tensor, got int"),
-        ({"key_padding_mask": torch.zeros(2, 4)}, ValueError, r"key_padding_mask must have shape .* got \[2, 4\]"),
-        ({"is_causal": 1}, TypeError, "is_causal must be a bool, got int"),
-        ({"q_offset": 1.0}, TypeError, "q_offset must be an int, got float"),
-        ({"need_weights": None}, TypeError, "need_weights must be a bool, got NoneType"),
-        ({"need_label_mass": 1}, TypeError, "need_label_mass must be a bool, got int"),
-        ({"cache": {}}, TypeError, "cache must be a KVCache or None, got dict"),
-        ({"bank_features": X}, ValueError, "features .*must be None, as no bank reads them, got Tensor"),
-    ],
-)
-def test_options(options, error, match):
-    with pytest.raises(error, match=match):
-        layer()(X, labels=LABELS, **options)
-
-
 def test_options_without_labels():
     for labels in (None, Window(1)(5)):
         with pytest.raises(ValueError, match="need_label_mass must be False for a layer without tables"):
@@ -229,59 +178,6 @@ def test_static_caches():
         layer(None)(X, cache=cache, key_padding_mask=torch.zeros(2, 5))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "match"),
-    [
-        ((12.0, 3), {}, TypeError, "embed_dim must be an int, got float"),
-        ((0, 3), {}, ValueError, "embed_dim must be at least 1, got 0"),
-        ((12, 0), {}, ValueError, "num_heads must be at least 1, got 0"),
-        ((12, 5), {}, ValueError, "num_heads must divide embed_dim = 12, got 5: or give a head_dim"),
-        ((12, 4), {"num_kv_heads": 3}, ValueError, "num_kv_heads must divide num_heads = 4, got 3"),
-        ((12, 4), {"num_kv_heads": 0}, ValueError, "num_kv_heads must be at least 1, got 0"),
-        ((12, 4, 1.0), {}, ValueError, r"dropout must lie in \[0, 1\), got 1.0"),
-        ((12, 4, "0.1"), {}, TypeError, "dropout must be a float, got str"),
-        ((12, 4, 0.0, None), {}, TypeError, r"bias must be a bool or a sequence of names of \['query', .*, got None"),
-        ((12, 4, 0.0, "query"), {}, TypeError, r"bias must be a bool or a sequence of names .*, got 'query'"),
-        (
-            (12, 4, 0.0, ("out",)),
-            {},
-            ValueError,
-            r"unknown bias 'out'; expected one of \['query', 'key', 'value', 'out",
-        ),
-        ((12, 4, 0.0, ("key", "key")), {}, ValueError, r"bias must hold different names of .*, got \['key', 'key'\]"),
-        ((12, 5), {"head_dim": 0}, ValueError, "head_dim must be at least 1, got 0"),
-        ((12, 5), {"head_dim": 2.0}, TypeError, "head_dim must be an int, got float"),
-        ((12, 4), {"scale": "1"}, TypeError, "scale must be a float, got str"),
-        ((12, 4), {"scale": float("inf")}, ValueError, "scale must be finite, got inf"),
-        ((12, 4), {"kdim": 0}, ValueError, "kdim must be at least 1, got 0"),
-        ((12, 4), {"vdim": -1}, ValueError, "vdim must be at least 1, got -1"),
-        ((12, 4), {"impl": "flash"}, ValueError, "unknown impl 'flash'"),
-        (
-            (12, 4),
-            {"num_labels": 5, "tables": "key"},
-            TypeError,
-            "tables must be a sequence of kinds of tables, got 'key'",
-        ),
-        (
-            (12, 4),
-            {"labeler": ClippedDistance(1), "num_labels": 3},
-            ValueError,
-            "num_labels must be left out with a labeler, which has its own, got 3",
-        ),
-        (
-            (12, 4),
-            {"num_labels": ClippedDistance(1)},
-            TypeError,
-            "num_labels must be an int, got ClippedDistance: pass it as labeler=",
-        ),
-        ((12, 4), {"batch_first": True}, TypeError, "unexpected keyword argument 'batch_first'"),
-    ],
-)
-def test_bad_arguments(arguments, options, error, match):
-    with pytest.raises(error, match=match):
-        attention_layer(*arguments, **options)
-
-
 def test_tables_that_do_not_fit():
     tables = RelationTables(5, 4, 3, per_head=True)
     with pytest.raises(ValueError, match="num_labels must be that of the tables, 5, got 6"):
@@ -317,11 +213,11 @@ def test_distance_labels_with_an_offset_a_row_are_taken_as_they_are():
     attention(X, labels=LABELS, cache=cache)
     labels = DistanceLabels(1, 6, lookup=range(5), left=2, q_offset=torch.tensor([5, 5]))
     same = LABELER(1, 6, q_offset=5)
-    kept = KVCache()
-    attention(X, labels=LABELS, cache=kept)
+    again = KVCache()
+    attention(X, labels=LABELS, cache=again)
     row = torch.randn(2, 1, 12)
     got = attention(row, labels=labels, is_causal=True, cache=cache)
-    torch.testing.assert_close(got, attention(row, labels=same, is_causal=True, cache=kept))
+    torch.testing.assert_close(got, attention(row, labels=same, is_causal=True, cache=again))
 
 
 def test_where_there_is_no_autocast():

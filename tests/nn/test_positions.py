@@ -78,39 +78,6 @@ def test_compiled_for_all_lengths():
     assert counter.frame_count <= 2
 
 
-@pytest.mark.parametrize(
-    ("x", "offset", "error", "match"),
-    [
-        ([1.0], 0, TypeError, "x must be a Tensor, got list"),
-        (torch.zeros(4), 0, ValueError, r"x must have shape \[B, N, 4\] or \[N, 4\], got \[4\]"),
-        (torch.zeros(2, 5), 0, ValueError, r"got \[2, 5\]"),
-        (torch.zeros(2, 4), 1.5, TypeError, "offset must be an int, got float"),
-        (torch.zeros(2, 4), torch.zeros(2), ValueError, "offset must have an integer dtype, got torch.float32"),
-        (
-            torch.zeros(2, 3, 4),
-            torch.zeros(3, dtype=torch.long),
-            ValueError,
-            "one number per batch row, 2, got 3 numbers",
-        ),
-        (torch.zeros(3, 4), torch.zeros(3, dtype=torch.long), ValueError, "a scalar for x without a batch, got 3"),
-    ],
-)
-def test_bad_input(x, offset, error, match):
-    with pytest.raises(error, match=match):
-        SinusoidalPositions(4)(x, offset)
-
-
-def test_bad_arguments():
-    with pytest.raises(ValueError, match="d_model must be at least 1, got 0"):
-        SinusoidalPositions(0)
-    with pytest.raises(ValueError, match=r"dropout must lie in \[0, 1\), got 1.0"):
-        SinusoidalPositions(4, 1.0)
-    with pytest.raises(TypeError, match="positions must be a Tensor, got int"):
-        SinusoidalPositions(4).encode(3)
-    with pytest.raises(ValueError, match="positions must have a floating dtype, got torch.int64"):
-        SinusoidalPositions(4).encode(torch.arange(3))
-
-
 class TestLearned:
     def make(self, width=6, length=9):
         torch.manual_seed(0)
@@ -169,13 +136,3 @@ class TestLearned:
             positions(torch.randn(2, 3, 6, dtype=F64), offset)
         with pytest.raises(ValueError, match="positions must lie within .* got a row at position 7"):
             positions.encode(torch.tensor([0, 7]))
-
-    def test_bad_arguments(self):
-        with pytest.raises(ValueError, match="max_len must be at least 1, got 0"):
-            LearnedPositions(4, 0)
-        with pytest.raises(TypeError, match="max_len must be an int, got NoneType"):
-            LearnedPositions(4, None)
-        with pytest.raises(ValueError, match="max_len must be smaller, as no parameter may hold more"):
-            LearnedPositions(4, 1 << 40)
-        with pytest.raises(ValueError, match="positions must have an integer dtype, got torch.float32"):
-            LearnedPositions(4, 5).encode(torch.zeros(2))

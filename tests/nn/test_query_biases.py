@@ -114,11 +114,6 @@ def test_a_cache():
     close(torch.cat(steps, 1), wanted)
 
 
-def test_repr():
-    text = repr(make(position_bias=False, scale=1.0)).split("\n")[1]
-    assert text == "  12, num_heads=4, head_dim=3, scale=1.0, content_bias=True"
-
-
 def test_layers_and_models_pass_them_on():
     encoder = encoder_layer(12, 4, 16, labeler=LABELER, **BOTH)
     decoder = decoder_layer(12, 4, 16, labeler=LABELER, num_memory_labels=3, **BOTH)

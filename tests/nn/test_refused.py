@@ -54,11 +54,7 @@ def assert_undone(run, cache, refused, error, match, *, grad):
         close(torch.cat([first, run(slice(3, 5), cache=cache)], 1), wanted)
 
 
-GRAD = pytest.mark.parametrize("grad", [False, True])
-
-
-@GRAD
-@pytest.mark.parametrize("max_len", [None, 8])
+@pytest.mark.parametrize(("max_len", "grad"), [(None, True), (8, False)])
 @pytest.mark.parametrize(
     ("refused", "error", "match"),
     [
@@ -94,8 +90,7 @@ def test_the_first_call():
     assert contents(cache) == contents(static) == [0, None, None, None]
 
 
-@GRAD
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("depth", "grad"), [(1, True), (2, False)])
 def test_what_fails_after_the_attention(depth, grad):
     torch.manual_seed(0)
     layer = fill_tables(encoder_layer(12, 3, 20, labeler=LABELER, dtype=F64)).eval()
@@ -119,9 +114,8 @@ REFUSED = [
 ]
 
 
-@GRAD
 @pytest.mark.parametrize(("refused", "error", "match"), REFUSED)
-@pytest.mark.parametrize("kind", ["layer", "stack", "model"])
+@pytest.mark.parametrize(("kind", "grad"), [("layer", True), ("stack", False), ("model", False)])
 def test_decoders(kind, refused, error, match, grad):
     torch.manual_seed(0)
     layer = decoder_layer(12, 3, 20, labeler=LABELER, dtype=F64)

@@ -22,7 +22,7 @@ from relgraph.nn import (
 )
 from tests.layers import decoder_layer, encoder_layer
 
-from .helpers import F64, close, fill_tables, zero_tables
+from .helpers import F64, close, fill_tables
 
 
 class Counting:
@@ -92,18 +92,6 @@ def test_layer_after_layer():
     close(stack(x, memory, tgt_is_causal=True), stack.norm(wanted))
 
 
-def test_torchs_stacks_load_and_agree():
-    x, memory = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
-    theirs = nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 4, 20, batch_first=True, dtype=F64), 2).eval()
-    ours = zero_tables(RelationEncoder(encoder_layer(12, 4, 20, labeler=LABELER, dtype=F64), 2)).eval()
-    assert all(".tables." in key for key in ours.load_state_dict(theirs.state_dict(), strict=False).missing_keys)
-    close(ours(x), theirs(x))
-    theirs = nn.TransformerDecoder(nn.TransformerDecoderLayer(12, 3, 20, batch_first=True, dtype=F64), 2).eval()
-    ours = zero_tables(RelationDecoder(decoder_layer(12, 3, 20, labeler=LABELER, dtype=F64), 2)).eval()
-    assert all(".tables." in key for key in ours.load_state_dict(theirs.state_dict(), strict=False).missing_keys)
-    close(ours(x, memory, tgt_is_causal=False), theirs(x, memory))
-
-
 def test_labels_are_made_once():
     labeler, x = Counting(), torch.randn(2, 6, 12, dtype=F64)
     stack = encoder(labeler=labeler)
@@ -113,12 +101,6 @@ def test_labels_are_made_once():
     assert labeler.calls == 1
     close(stack(x, labels=LABELER(6)), stack(x))
     assert labeler.calls == 2
-
-
-def test_each_layer_has_its_own_tables():
-    stack = encoder()
-    assert len({id(layer.self_attn.tables) for layer in stack.layers}) == 3
-    assert sum(name.endswith("rows") for name, _ in stack.named_parameters()) == 6
 
 
 def test_tables_that_were_given_are_shared():
@@ -212,22 +194,6 @@ class TestCaches:
             decoder(2)(x, x, cache=stack.new_cache())
 
 
-def test_bad_arguments():
-    layer = encoder_layer(12, 3, 20)
-    with pytest.raises(TypeError, match="layer must be a RelationEncoderLayer, got TransformerEncoderLayer"):
-        RelationEncoder(nn.TransformerEncoderLayer(12, 3, batch_first=True), 2)
-    with pytest.raises(TypeError, match="layer must be a RelationDecoderLayer, got RelationEncoderLayer"):
-        RelationDecoder(layer, 2)
-    with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
-        RelationEncoder(layer, 0)
-    with pytest.raises(TypeError, match="num_layers must be an int, got float"):
-        RelationEncoder(layer, 2.0)
-    with pytest.raises(TypeError, match="norm must be a Module or None, got float"):
-        RelationEncoder(layer, 2, 1e-5)
-    with pytest.raises(TypeError, match="src must be a Tensor, got NoneType"):
-        RelationEncoder(layer, 2)(None)
-
-
 def test_a_labeler_gets_what_it_reads():
     """Speakers ``[B, N]`` with B = N have the shape of ids ``[N, N]``: with a labeler they are its input."""
     labeler, x = rg.Segments(4), torch.randn(5, 5, 12)
@@ -246,13 +212,3 @@ def test_a_labeler_gets_what_it_reads():
             TypeError, match=r"labels must be given, as the labeler Segments\(.*\) does not label lengths"
         ):
             layer(x, *memory)
-
-
-def test_raw_ids_are_taken_without_a_labeler():
-    ids, x = torch.randint(0, 4, (5, 5)), torch.randn(2, 5, 12)
-    for stack in (
-        encoder_layer(12, 3, 20, num_labels=4),
-        RelationEncoder(encoder_layer(12, 3, 20, num_labels=4), 1),
-    ):
-        stack.eval()
-        close(stack(x, labels=ids), stack(x, labels=DenseLabels(ids, 4)), atol=0.0)

@@ -24,11 +24,6 @@ def test_rows_start_as_normal_vectors_of_about_unit_length():
     assert rows.mean().item() == pytest.approx(0.0, abs=0.01)
 
 
-def test_heads_come_first():
-    assert LabelTable(5, 8, heads=3, dtype=F64)().shape == (3, 5, 8)
-    assert LabelTable(5, None, heads=3)().shape == (3, 5)
-
-
 def test_bias_starts_at_zero():
     table = LabelTable(5, None)
     assert table().tolist() == [0.0] * 5
@@ -121,8 +116,7 @@ class Turned(rg.ClippedDistance):
         return super().names[::-1]
 
 
-@pytest.mark.parametrize("assign", [False, True])
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize(("kind", "assign"), [(kind, index % 2 == 0) for index, kind in enumerate(LAYERS)])
 def test_a_refused_state_changes_nothing_in_a_model(kind, assign):
     saved, model = LAYERS[kind](rg.ClippedDistance(2)), LAYERS[kind](Turned(2))
     before = copy.deepcopy(model.state_dict())
@@ -169,37 +163,19 @@ def test_names_survive_what_people_do_to_states():
             wrong.load_state_dict({name: change(value) for name, value in saved.state_dict().items()})
 
 
-def test_names_through_a_file(tmp_path):
-    torch.save(LabelTable(2, 4, names=("a", "b")).state_dict(), tmp_path / "table.pt")
-    state = torch.load(tmp_path / "table.pt", weights_only=True)
-    with pytest.raises(ValueError, match="another at label 0: the state has 'a', this table 'b'"):
-        LabelTable(2, 4, names=("b", "a")).load_state_dict(state)
-
-
 DAMAGED = {
     "no tensor": ("names", TypeError, "_extra_state must be a Tensor, got str"),
-    "a list": (["a", "b"], TypeError, "_extra_state must be a Tensor, got list"),
-    "a dict": ({"names": ["a"]}, TypeError, "_extra_state must be a Tensor, got dict"),
-    "nothing": (None, TypeError, "_extra_state must be a Tensor, got NoneType"),
     "no bytes": (torch.zeros(2, 3), ValueError, r"_extra_state must be bytes in a tensor .*, got shape \[2, 3\]"),
-    "cut off": (torch.tensor(list(b'["a", "b')), ValueError, "_extra_state must hold names as JSON, got damaged bytes"),
     "no text": (torch.tensor([255, 254, 253]), ValueError, "_extra_state must hold names as JSON, got damaged bytes"),
-    "not numbers": (torch.full((3,), torch.nan), ValueError, "_extra_state must hold names as JSON, got damaged"),
-    "endless lists": (
-        torch.tensor(list(b"[" * 100_000)),
-        ValueError,
-        "_extra_state must hold names as JSON, got damaged",
-    ),
+    "endless": (torch.tensor(list(b"[" * 100_000)), ValueError, "_extra_state must hold names as JSON, got damaged"),
     "no names": (torch.tensor(list(b"[1, 2]")), ValueError, r"_extra_state must hold a list of names, got \[1, 2\]"),
-    "no list": (torch.tensor(list(b'{"a": 1}')), ValueError, "_extra_state must hold a list of names, got {'a': 1}"),
 }
 
 
-@pytest.mark.parametrize("names", [("a", "b"), None])
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_damaged_names(damage, names):
+def test_damaged_names(damage):
     saved, error, match = DAMAGED[damage]
-    table = LabelTable(2, 4, names=names)
+    table = LabelTable(2, 4, names=("a", "b"))
     before = table().clone()
     with pytest.raises(error, match=f"^{match}"):
         table.load_state_dict({"rows": torch.zeros(2, 4), "_extra_state": saved})
@@ -260,46 +236,11 @@ def test_bank_of_another_shape(options, out, wanted):
         LabelTable(**options, bank=Fixed())(torch.zeros(6, 1))
 
 
-def test_bank_that_gives_no_tensor():
-    with pytest.raises(TypeError, match="the bank's output must be a Tensor, got tuple"):
-        LabelTable(None, 2, bank=nn.LSTM(2, 2))(torch.zeros(3, 2))
-
-
 def test_features_and_banks_belong_together():
     with pytest.raises(ValueError, match="features .*must be None for a table without a bank"):
         LabelTable(3, 4)(torch.zeros(3, 2))
     with pytest.raises(ValueError, match="features .*must be given to a table with a bank, got None"):
         LabelTable(None, 4, bank=nn.Linear(2, 4))()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
-        ((3, 4, {"bank": 1}), TypeError, "bank must be a Module, got int"),
-        ((None, 4, {}), ValueError, "num_labels must be given for a table without a bank, got None"),
-        ((3.0, 4, {}), TypeError, "num_labels must be an int, got float"),
-        (
-            (rg.Window(1) + rg.ClippedDistance(1), 4, {"names": ((), ("a", "b"))}),
-            TypeError,
-            "num_labels must be an int, got Sum: pass its .num_labels",
-        ),
-        ((rg.ClippedDistance(1)(3), 4, {}), TypeError, "num_labels must be an int, got DistanceLabels: pass its .num"),
-        ((-1, 4, {}), ValueError, "num_labels must be at least 0, got -1"),
-        ((3, 0, {}), ValueError, "dim must be at least 1, got 0"),
-        ((3, 4, {"heads": 0}), ValueError, "heads must be at least 1, got 0"),
-        ((3, 4, {"names": "abc"}), TypeError, "names must be a sequence of strings, got 'abc'"),
-        ((3, 4, {"names": (1, 2, 3)}), TypeError, "names must be a sequence of strings"),
-        ((3, 4, {"names": ("a", "b")}), ValueError, "names must be 3 different strings, got 2, 2 different"),
-        ((3, 4, {"names": ("a", "b", "a")}), ValueError, "names must be 3 different strings, got 3, 2 different"),
-        ((3, 4, {"frozen": 3}), ValueError, "frozen must be at most 2, got 3"),
-        ((3, 4, {"frozen": True}), TypeError, "frozen must be an int, got bool"),
-        ((3, 4, {"frozen": 1, "bank": nn.Linear(2, 4)}), ValueError, "frozen must be None for a table with a bank"),
-    ],
-)
-def test_bad_arguments(arguments, error, match):
-    num_labels, dim, options = arguments
-    with pytest.raises(error, match=match):
-        LabelTable(num_labels, dim, **options)
 
 
 def test_copies_pickles_and_casts():

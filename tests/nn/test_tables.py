@@ -27,12 +27,6 @@ def test_key_and_value_tables_of_different_rows_by_default():
     assert tables.bias is None
 
 
-def test_all_kinds_by_head():
-    tables = RelationTables(5, 8, 2, kinds=("bias", "query", "value", "key"), per_head=True)
-    vectors = {f"{kind}_table": [2, 5, 8] for kind in ("key", "value", "query")}
-    assert shapes(tables()) == vectors | {"bias_table": [2, 5]}
-
-
 def test_some_kinds_by_head():
     tables = RelationTables(5, 8, 2, kinds=("key", "bias"), per_head=("bias",))
     assert shapes(tables()) == {"key_table": [5, 8], "bias_table": [2, 5]}
@@ -138,38 +132,6 @@ def test_reset_draws_again():
     tables.reset_parameters()
     assert not torch.equal(tables.key[1].rows, before["key.1.rows"])
     assert tables.bias[0]().abs().max() == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"kinds": "key"}, TypeError, "kinds must be a sequence of kinds of tables, got 'key'"),
-        (
-            {"kinds": ()},
-            ValueError,
-            r"kinds must hold different kinds of \['key', 'value', 'query', 'bias'\], at least",
-        ),
-        ({"kinds": ("key", "key")}, ValueError, "kinds must hold different kinds"),
-        ({"kinds": ("keys",)}, ValueError, "unknown kinds 'keys'"),
-        ({"kinds": ("key",), "tied": True}, ValueError, r"of the kinds 'key' and 'value', got \['key'\]"),
-        ({"tied": 1}, TypeError, "tied must be a bool, got int"),
-        ({"per_head": True}, ValueError, "heads must be given with per_head, got None"),
-        ({"heads": 2, "per_head": ("bias",)}, ValueError, r"per_head must name some of the kinds \['key', 'value'\]"),
-        ({"heads": 2, "per_head": "key"}, TypeError, "per_head must be a sequence of kinds"),
-        ({"heads": 0}, ValueError, "heads must be at least 1, got 0"),
-        ({"num_labels": ()}, ValueError, "num_labels must hold one number per part of the sum, got none"),
-        ({"num_labels": (5, 3), "names": ("a", "b", "c")}, ValueError, "names must be a tuple with one entry for each"),
-        ({"num_labels": (5, 3), "frozen": 1}, ValueError, "frozen must be a tuple with one entry .* got int"),
-        ({"num_labels": (5, None)}, ValueError, "num_labels must be given for a table without a bank"),
-        ({"banks": nn.Linear(3, 4)}, TypeError, "banks must be a mapping from kinds to Modules, got Linear"),
-        ({"banks": {"bias": nn.Linear(3, 4)}}, ValueError, r"for some of the kinds \['key', 'value'\], got \['bias'\]"),
-        ({"banks": {"value": nn.Linear(3, 4)}, "tied": True}, ValueError, r"kinds \['key'\], got \['value'\]"),
-        ({"dim": 0}, ValueError, "dim must be at least 1, got 0"),
-    ],
-)
-def test_bad_arguments(options, error, match):
-    with pytest.raises(error, match=match):
-        RelationTables(**{"num_labels": 5, "dim": 4, **options})
 
 
 def test_repr_and_parts():
