@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.impl.edges import sparse
+from relgraph.impl.eager import sparse
 from tests.cases import F64
 
 

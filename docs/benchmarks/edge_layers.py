@@ -18,7 +18,7 @@ import relgraph as rg
 from docs.benchmarks.sweeps import Edges
 from docs.benchmarks.ways import Made, Side, Way, Wrong, distance_from, with_gradients
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.edges.sparse import run_numbers
+from relgraph.impl.eager.sparse import run_numbers
 
 SMALL_EDGES, SAMPLED_NODES = 400, 64
 ADDITIVE = "GATv2Conv"

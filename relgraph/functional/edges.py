@@ -13,7 +13,7 @@ from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.attention import to_caller
 from relgraph.functional.region import active
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.edges.attend import attend_edges
+from relgraph.impl.eager.edges import attend_edges
 from relgraph.impl.rule import choose
 from relgraph.labels import EdgeLabels
 

@@ -7,10 +7,9 @@ In the order in which a call meets them:
 - ``terms``: B and C from tables, P back to the output, softmax of rows.
 - ``op``: the one pair of custom ops; each implementation plugs in a forward and a backward.
 - ``listed``: listed pairs by query and by key, as edges-only attention needs them.
-- ``reference``: the equations as the paper writes them; tests compare all others with it.
-- ``dense``: the split term with all scores in memory.
-- ``chunked/``: the split term in blocks, in plain torch, on any device.
-- ``edges/``: listed pairs only, by sparse products.
+- ``units``: batch rows and graphs of a call, for implementations that compute it piece by piece.
+- ``eager/``: plain torch that torch differentiates: ``reference``, ``dense``, ``rows``, ``edges``.
+- ``chunked/``: the split term in blocks, in plain torch, for CPUs without compiled kernels.
 - ``native/``: kernels in C++ for CPUs, compiled at first use.
 - ``triton/``: fused kernels for GPUs.
 

@@ -12,10 +12,10 @@ from torch.autograd import forward_ad
 
 from relgraph.arguments import check
 from relgraph.call import Answer, Call, accumulation_dtype
-from relgraph.impl import budget, dense, reference
-from relgraph.impl.chunked import by_rows
+from relgraph.impl import budget
 from relgraph.impl.chunked.attend import attend as attend_chunked
-from relgraph.impl.edges.attend import attend as attend_edges
+from relgraph.impl.eager import dense, reference, rows
+from relgraph.impl.eager.edges import attend as attend_edges
 from relgraph.impl.native import build
 from relgraph.impl.native.attend import attend as attend_native
 from relgraph.impl.triton import limits, selfcheck
@@ -96,7 +96,7 @@ def _row_for(call: Call) -> str:
     if call.dropout_seed is not None and _draws_of_larger(call) and not exporting and _native(call) is None:
         return "part"
     if exporting:
-        return "exported by rows" if by_rows.needed(call) else "exported"
+        return "exported by rows" if rows.needed(call) else "exported"
     if plan.q_len == 1:
         return "decoding" if not _any_learns(call) and _native(call) is None else "one row"
     scores = size(call)
@@ -124,7 +124,7 @@ def dense_scores(call: Call) -> int:
     room = budget.block_bytes(call.query.device)
     if not room:
         return DENSE_SCORES
-    a_score = accumulation_dtype(call.query.dtype).itemsize * dense.NUMBERS_PER_SCORE * by_rows.maps_per_pair(call)
+    a_score = accumulation_dtype(call.query.dtype).itemsize * dense.NUMBERS_PER_SCORE * rows.maps_per_pair(call)
     return room // (a_score if call.plan.q_ptr is None else a_score * PACKED_SHARE)
 
 
@@ -208,7 +208,7 @@ def _native(call: Call) -> str | None:
     other = f"use impl='{'edges' if edges_only else 'chunked'}'"
     if not edges_only and _parallel(call):
         return "has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
-    if by_rows.unknown_score(call) or call.value_map is not None or (call.edge is not None and not edges_only):
+    if rows.unknown_score(call) or call.value_map is not None or (call.edge is not None and not edges_only):
         what = "value_map" if call.value_map is not None else "edge_attr" if call.edge is not None else "other score"
         return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
@@ -228,7 +228,7 @@ def _triton_refusal(call: Call) -> str | None:
     for name, given in (("value_map", call.value_map), ("edge_attr", call.edge)):
         if given is not None:
             return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
-    if by_rows.unknown_score(call):
+    if rows.unknown_score(call):
         return f"has dot products, Softcap, LeakyReLU and no other score; use {others}"
     off = limits.turned_off()
     if off is not None:

@@ -10,7 +10,8 @@ import torch
 import relgraph as rg
 from relgraph.functional.merge import merge
 from relgraph.impl import IMPLEMENTATIONS, budget
-from relgraph.impl.chunked import blocks, by_rows, groups
+from relgraph.impl.chunked import blocks, groups
+from relgraph.impl.eager import rows as by_rows
 from relgraph.impl.native import build
 from relgraph.impl.rule import choose, refusal
 from tests.cases import F64, call_of

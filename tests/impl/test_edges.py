@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl.edges import attend, sparse
-from relgraph.impl.edges.sparse import row_softmax, sampled_dot, weighted_sum
+from relgraph.impl.eager import edges as attend
+from relgraph.impl.eager import sparse
+from relgraph.impl.eager.sparse import row_softmax, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern
 from relgraph.labels import EdgeLabels
 from tests.cases import F64, KINDS, answer, assert_same, make

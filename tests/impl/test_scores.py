@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl.chunked import blocks, by_rows
+from relgraph.impl.chunked import blocks
+from relgraph.impl.eager import rows as by_rows
 from relgraph.impl.native import build
 from relgraph.score import Named
 from tests.cases import F64, KINDS, Case, answer, assert_same, make

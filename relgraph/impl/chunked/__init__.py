@@ -5,10 +5,8 @@ In the order in which data meets them:
 - ``attend``: tables to B and C, the primitive, P back to the output.
 - ``blocks``: forward and backward of the primitive over blocks.
 - ``groups``: small graphs of a packed batch, computed together as a padded batch.
-- ``units``: units of rows: some batch rows, or one graph of a packed batch.
 - ``parts``: which ids the blocks of a unit carry, and ``listed``: which of them are listed pair by pair.
 - ``rows``: one block: scores, weights and their gradients. Tables are gathered here through ``ids``.
 - ``ids``: gather a table over the pairs of a block, scatter pairs into sums by label.
-- ``by_rows``: scores and value maps that the primitive does not support, by ``dense`` for some rows at a time.
 - ``tiles``: the same for keys of a block whose labels are of one kind.
 """

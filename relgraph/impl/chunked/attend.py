@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.impl import op
-from relgraph.impl.chunked import by_rows
 from relgraph.impl.chunked.blocks import backward, forward
+from relgraph.impl.eager import rows
 from relgraph.impl.terms import answer, query_tables, score_tables
 
 op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or 'reference'", direct=True)
@@ -13,8 +13,8 @@ op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or '
 
 def attend(call: Call) -> Answer:
     """Attention block by block."""
-    if by_rows.needed(call):
-        return by_rows.attend(call)
+    if rows.needed(call):
+        return rows.attend(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
     by_key = query_tables(call.key.to(dtype), call.query.shape[1], call.tables, sizes, call.scale)

@@ -13,8 +13,8 @@ from relgraph.impl import budget, draw
 from relgraph.impl.chunked.groups import Group, groups
 from relgraph.impl.chunked.ids import UnitIds
 from relgraph.impl.chunked.rows import RowBlock, UnitWork, fold_row_term
-from relgraph.impl.chunked.units import borders, lengths, units
 from relgraph.impl.problem import Outputs, Problem, row_delta
+from relgraph.impl.units import borders, lengths, units
 from relgraph.plan import WrittenIds
 
 BLOCK_SCORES = 1 << 19

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from relgraph.impl import budget
-from relgraph.impl.chunked.units import borders, lengths
 from relgraph.impl.draw import Hashes
 from relgraph.impl.problem import Outputs, Problem
+from relgraph.impl.units import borders, lengths
 from relgraph.labels.memory import Memory
 from relgraph.plan import FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_at
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from relgraph.impl.chunked.listed import Listed
 from relgraph.impl.chunked.parts import PartInUnit
 from relgraph.impl.chunked.tiles import Tile
-from relgraph.impl.chunked.units import Offset, Unit, offset_in
 from relgraph.impl.problem import Problem
+from relgraph.impl.units import Offset, Unit, offset_in
 
 
 class UnitIds:

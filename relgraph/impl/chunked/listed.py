@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relgraph.impl.chunked.units import FAR, Unit
+from relgraph.impl.units import FAR, Unit
 from relgraph.labels.memory import Memory
 from relgraph.plan import EXTRA, FIRST, Csr, LabelPlan
 

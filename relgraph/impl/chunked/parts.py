@@ -8,8 +8,8 @@ from torch import Tensor
 from relgraph.impl import budget
 from relgraph.impl.chunked.listed import Listed, PairsOver
 from relgraph.impl.chunked.tiles import DistanceTile, IdTile, Stripe, Tile, UniformTile
-from relgraph.impl.chunked.units import Unit, offset_in
 from relgraph.impl.problem import Problem
+from relgraph.impl.units import Unit, offset_in
 from relgraph.labels.memory import Memory
 from relgraph.plan import (
     DEAD,

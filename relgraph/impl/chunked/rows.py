@@ -9,8 +9,8 @@ from torch import Tensor
 
 from relgraph.impl import budget, draw
 from relgraph.impl.chunked.ids import BlockIds, UnitIds
-from relgraph.impl.chunked.units import Unit
 from relgraph.impl.problem import Outputs, Problem
+from relgraph.impl.units import Unit
 
 PER_LN2 = 1 / math.log(2.0)
 """exp(x) is computed as 2^(x · PER_LN2), the cheapest exponential on a CPU.

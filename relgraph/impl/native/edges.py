@@ -17,7 +17,7 @@ from torch import Tensor
 
 from relgraph.call import Answer, Call, Tables, accumulation_dtype
 from relgraph.impl import op
-from relgraph.impl.edges.primitive import outputs as outputs_in_torch
+from relgraph.impl.eager.primitive import outputs as outputs_in_torch
 from relgraph.impl.listed import added_to_pairs, given_factor
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_listed, check_plan, check_rows
@@ -52,7 +52,7 @@ rows fit into no cache, whether they are packed or not."""
 
 
 def attend_listed(call: Call) -> Answer:
-    """Attention over listed pairs; see :mod:`relgraph.impl.edges` for its meaning."""
+    """Attention over listed pairs; see :mod:`relgraph.impl.eager.edges` for its meaning."""
     dtype = accumulation_dtype(call.query.dtype)
     if call.query.dtype != dtype:
         call = replace(call, query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))

@@ -31,7 +31,7 @@ PAIRS = "triton pairs"
 
 
 def attend_listed(call: Call) -> Answer:
-    """Attention over listed pairs; see :mod:`relgraph.impl.edges` for its meaning."""
+    """Attention over listed pairs; see :mod:`relgraph.impl.eager.edges` for its meaning."""
     (tables,), outside = split_batched(call.tables)
     labeled = call.need_mass or any(table is not None for table in call.tables[0])
     sizes = call.plan.num_labels

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from relgraph.call import Call, Tables
-from relgraph.impl import op, reference
+from relgraph.impl import op
+from relgraph.impl.eager import reference
 from relgraph.impl.problem import Problem
 from relgraph.impl.triton import attend as all_pairs
 from relgraph.impl.triton import limits

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relgraph.impl.edges.sparse import row_softmax, sampled_dot, weighted_sum
+from relgraph.impl.eager.sparse import row_softmax, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern, added_to_pairs
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import with_zero_row

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from relgraph.call import Answer, Call, accumulation_dtype
-from relgraph.impl import budget, dense
-from relgraph.impl.chunked.units import Unit, units
+from relgraph.impl import budget
+from relgraph.impl.eager import dense
 from relgraph.impl.terms import hashes_of
+from relgraph.impl.units import Unit, units
 from relgraph.plan import LabelPlan, cut, memo_of
 from relgraph.score import Additive, Bilinear
 

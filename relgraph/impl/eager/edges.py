@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from relgraph.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
 from relgraph.impl.draw import Hashes, numbers, parted, smallest_kept
-from relgraph.impl.edges.sparse import row_softmax, run_numbers, sampled_dot, weighted_sum
+from relgraph.impl.eager.sparse import row_softmax, run_numbers, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern, earlier_twins, listed_entries, listed_future
 from relgraph.impl.terms import hashes_of, with_zero_row
 from relgraph.labels.memory import plainly
