@@ -421,17 +421,12 @@ class _Direct(torch.autograd.Function):
         plan, header, scale, p, named, _ = ctx.rest
         if torch.is_grad_enabled() or not unwatched(used):
             plan_tensors, ints = encode(plan)
-            options = [*header, *ints], scale, p, _code(named), ctx.kernels
+            options = [*header, *ints], scale, p, list(score.encode(named)), ctx.kernels
             there = [x for x in saved if x is not None]
             return None, *compress(_differentiate(given, there, used, plan_tensors, options), ctx.there)
         problem, outputs = _problem(saved[: len(_TENSORS)], *ctx.rest), Outputs(*saved[len(_TENSORS) :])
         found = [g for g in _KERNELS[ctx.kernels].backward(problem, outputs, Outputs(*used)) if g is not None]
         return None, *compress(_at_places(found, given, header), ctx.there)
-
-
-def _code(named: score.Named | None) -> list[float]:
-    """What :func:`score.decode` reads."""
-    return list(score.compatibility(named).code or ())
 
 
 def unwatched(tensors: Sequence[Tensor | None]) -> bool:

@@ -9,7 +9,6 @@ future work.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from relgraph.score.finished import LeakyReLU as LeakyReLU
 from relgraph.score.finished import Named as Named
 from relgraph.score.finished import Softcap as Softcap
 from relgraph.score.finished import decode as decode
+from relgraph.score.finished import encode as encode
 from relgraph.score.replaced import ACTIVATIONS as ACTIVATIONS
 from relgraph.score.replaced import Additive as Additive
 from relgraph.score.replaced import Bilinear as Bilinear
@@ -32,13 +32,3 @@ __dir__ = lists_public(globals())
 
 Score = Softcap | LeakyReLU | Additive | Bilinear | Callable[[Tensor], Tensor]
 """What ``score=`` accepts, apart from None for the dot product."""
-
-
-def finish(score: Any, scores: Tensor) -> Tensor:
-    """Scores finished by a score."""
-    return compatibility(score).finish(scores)
-
-
-def encode(score: Any) -> list[float]:
-    """The code of a score."""
-    return list(compatibility(score).code or ())

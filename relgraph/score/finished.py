@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from relgraph.arguments import check
-from relgraph.score.base import Compatibility
+from relgraph.score.base import DOT, Compatibility
 
 
 class _OfScores(Compatibility):
@@ -137,6 +137,11 @@ Named = Softcap | LeakyReLU
 """Functions of finished scores that kernels know; torch differentiates any other."""
 
 _NAMED = (Softcap, LeakyReLU)
+
+
+def encode(score: Named | None) -> tuple[float, float]:
+    """The code by which kernels know a function of finished scores, or the dot product."""
+    return (DOT if score is None else score).code  # pyright: ignore[reportReturnType]
 
 
 def decode(code: Sequence[float]) -> Named | None:

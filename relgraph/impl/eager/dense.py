@@ -19,7 +19,7 @@ from relgraph.impl.terms import (
     with_zero_row,
 )
 from relgraph.plan import DEAD, EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs, memo_of
-from relgraph.score import Additive, Bilinear, finish
+from relgraph.score import Compatibility
 
 NUMBERS_PER_SCORE = 8
 """Numbers per score that forward and backward hold at a time: 6.3 at most, measured, and some room."""
@@ -34,12 +34,12 @@ def attend(call: Call) -> Answer:
     labels = _ids_of(call.plan, query.device)
     keys, values = repeat_heads(key, heads), repeat_heads(value, heads)
     edges = None if call.edge is None else _Edges(call, call.edge, dtype)
-    if isinstance(call.score, Additive):
+    if call.score.additive:
         scores = _additive(call, call.score, query, keys, labels, edges) * call.scale
         by_query = score_tables(query, [tables._replace(key=None) for tables in call.tables], sizes, call.scale)
     else:
         scores = query @ keys.transpose(-1, -2)
-        if isinstance(call.score, Bilinear):
+        if call.score.by_label:
             scores = _bilinear(call.score.weight.to(dtype), query, keys, labels[0], scores)
         if edges is not None and edges.key is not None:
             scores = edges.added(scores, edges.dots(query @ edges.key))
@@ -57,7 +57,7 @@ def attend(call: Call) -> Answer:
         if ids.attends is not None:
             allowed = ids.attends if allowed is None else allowed & ids.attends
         start = stop
-    scores = finish(call.score, scores)
+    scores = call.score.finish(scores)
     if call.mask is not None and call.mask.dtype != torch.bool:
         scores = scores + call.mask.to(dtype)
     if allowed is not None:
@@ -74,7 +74,7 @@ def attend(call: Call) -> Answer:
 
 
 def _additive(
-    call: Call, score: Additive, query: Tensor, key: Tensor, labels: list[_PartIds], edges: _Edges | None
+    call: Call, score: Compatibility, query: Tensor, key: Tensor, labels: list[_PartIds], edges: _Edges | None
 ) -> Tensor:
     """``w · act(q_i + k_j + a^K[l_ij] + W_k x_ij)`` for every pair, ``[B, H, N_q, N_k]``."""
     summed = query[:, :, :, None] + key[:, :, None]

@@ -22,7 +22,7 @@ from relgraph.impl.eager.sparse import row_softmax, run_numbers, sampled_dot, we
 from relgraph.impl.listed import Pattern, earlier_twins, listed_entries, listed_future
 from relgraph.impl.terms import hashes_of, with_zero_row
 from relgraph.labels.memory import plainly
-from relgraph.score import Additive, Bilinear, finish
+from relgraph.score import Compatibility
 
 _T = TypeVar("_T")
 
@@ -71,17 +71,17 @@ class _Work:
     def scores(self) -> Tensor:
         """The score of every pair, ``[L, P]``."""
         edge = self.call.edge
-        if isinstance(self.call.score, Additive):
+        if self.call.score.additive:
             scores = self._additive(self.call.score)
-        elif isinstance(self.call.score, Bilinear):
+        elif self.call.score.by_label:
             scores = self._bilinear(self.call.score.weight)
         else:
             scores = sampled_dot(self.query, self.key, self.pattern)
         for term in self._label_scores():
             scores = scores.add_(term)
-        if edge is not None and edge.key is not None and not isinstance(self.call.score, Additive):
+        if edge is not None and edge.key is not None and not self.call.score.additive:
             scores = scores.add_(sampled_dot(self.query @ self._table(edge.key), self._vectors(edge), self._of_pairs()))
-        return self._mask(finish(self.call.score, scores))
+        return self._mask(self.call.score.finish(scores))
 
     def drop(self, weights: Tensor) -> Tensor:
         """The weights after dropout."""
@@ -117,7 +117,7 @@ class _Work:
             output = output + sums @ self._table(edge.value).transpose(-1, -2)
         return output
 
-    def _additive(self, score: Additive) -> Tensor:
+    def _additive(self, score: Compatibility) -> Tensor:
         """``w · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale``, ``[L, P]`` by runs, again in backward."""
         lanes, pairs, edge = self.query.shape[0], self.labels.shape[0], self.call.edge
         key = self.key.repeat_interleave(lanes // max(self.key.shape[0], 1), 0)
@@ -284,7 +284,7 @@ class _Work:
         if tables.rows is not None:
             given = with_zero_row(self._lanes(tables.rows.to(self.query.dtype)), -1)
             yield given.flatten(1).index_select(1, self._at_label())
-        if tables.key is not None and not isinstance(self.call.score, Additive):
+        if tables.key is not None and not self.call.score.additive:
             rows = self._rows(tables.key)
             if self.pair_by_pair:
                 yield sampled_dot(self.query, rows, self._of_labels())

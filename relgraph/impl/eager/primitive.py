@@ -13,7 +13,6 @@ from relgraph.impl.listed import Pattern, added_to_pairs
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import with_zero_row
 from relgraph.plan import Csr
-from relgraph.score import finish
 
 
 def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
@@ -47,7 +46,7 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
         scores = scores + _at_labels(lanes.enter(problem.by_query), csr.row, labels)
     if problem.by_key is not None:
         scores = scores + _at_labels(lanes.enter(problem.by_key), col, labels)
-    scores = finish(problem.score, scores)
+    scores = scores if problem.score is None else problem.score.finish(scores)
     added = added_to_pairs(problem)
     if added is not None:
         scores = (scores + added).masked_fill(added == float("-inf"), float("-inf"))  # hides NaN too

@@ -18,7 +18,6 @@ from relgraph.impl import draw
 from relgraph.impl.listed import earlier_twins
 from relgraph.impl.terms import attend_mask, hashes_of, repeat_heads, softmax_rows
 from relgraph.plan import DEAD, NOT_ATTENDING, Part, dense_ids, listed_pairs
-from relgraph.score import Additive, Bilinear, finish
 
 
 class _Pairs(NamedTuple):
@@ -53,18 +52,18 @@ def attend(call: Call) -> Answer:
             if call.edge is not None and vectors is not None:
                 key_rows = key_rows + _carried(vectors, call.edge.key)
                 value_rows = value_rows + _carried(vectors, call.edge.value)
-    if isinstance(score, Additive):
+    if score.additive:
         weight = score.weight.to(dtype)
         weight = weight if weight.dim() == 1 else weight[:, None, None]
-        scores = (score._act(query + (key + key_rows)) * weight).sum(-1)
+        scores = (score.act(query + (key + key_rows)) * weight).sum(-1)
     else:
         scores = (query * (key + key_rows)).sum(-1)
         if any(tables.query is not None for tables in call.tables):
             scores = scores + (query_rows * key).sum(-1)
-        if isinstance(score, Bilinear):  # Wᵀ q_i in the place of q_i
+        if score.by_label:  # Wᵀ q_i in the place of q_i
             mapped = (_maps(score.weight.to(dtype), first).mT @ query[..., None]).squeeze(-1)
             scores = scores + ((mapped - query) * key).sum(-1)
-    scores = finish(score, scores * call.scale + bias.squeeze(-1))
+    scores = score.finish(scores * call.scale + bias.squeeze(-1))
     if call.mask is not None and call.mask.dtype != torch.bool:
         scores = scores + _repeated(call.mask.to(dtype), copies)
     allowed = attend_mask(call)

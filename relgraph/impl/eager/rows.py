@@ -21,7 +21,6 @@ from relgraph.impl.eager import dense
 from relgraph.impl.terms import hashes_of
 from relgraph.impl.units import Unit, units
 from relgraph.plan import LabelPlan, cut, memo_of
-from relgraph.score import Additive, Bilinear
 
 BLOCK_NUMBERS = 1 << 20
 """Numbers per block on a CPU, 4 MiB in float32: one or more per pair, see :func:`_numbers_per_pair`."""
@@ -144,12 +143,12 @@ def _blocks(call: Call) -> Iterator[tuple[Unit, range, Call]]:
 
 def _numbers_per_pair(call: Call) -> int:
     """How many numbers a block holds per pair: D of an additive score, one per map of a bilinear one or of values."""
-    return max(call.query.shape[-1] if isinstance(call.score, Additive) else 1, maps_per_pair(call))
+    return max(call.query.shape[-1] if call.score.additive else 1, maps_per_pair(call))
 
 
 def maps_per_pair(call: Call) -> int:
     """How many maps of a bilinear score or of values a pair may take; one without them."""
-    maps = call.plan.num_labels[0] if isinstance(call.score, Bilinear) else 1
+    maps = call.plan.num_labels[0] if call.score.by_label else 1
     return max(maps, 1 if call.value_map is None else call.value_map.bases.shape[-3])
 
 
