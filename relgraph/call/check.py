@@ -236,7 +236,7 @@ def _refuse_shape(operand: Operand, name: str, x: Tensor, known: _Known) -> NoRe
 def _check_tables(given: Given, known: _Known, plan: LabelPlan, labels: Labels | None) -> tuple[Tables, ...]:
     """The tables of each part of the labels."""
     is_sum = type(labels) is SumLabels
-    by_part: list[dict[str, Tensor]] = [{} for _ in plan.parts]
+    by_part: list[dict[str, Tensor]] = [*map(dict, [()] * len(plan.parts))]  # a comprehension would be a call
     for operand in _BY_PART:
         tables = given.get(operand.name)
         if tables is None:
@@ -262,7 +262,7 @@ def _check_tables(given: Given, known: _Known, plan: LabelPlan, labels: Labels |
             if operand is _ROWS and known.layout is not BATCHED:
                 table = table.transpose(0, 1)[None]
             by_part[index][operand.place[1]] = table
-    return tuple([Tables(**tables) for tables in by_part])
+    return (Tables(**by_part[0]),) if len(by_part) == 1 else tuple([Tables(**tables) for tables in by_part])
 
 
 def check_read(call: Call, given: Given) -> None:

@@ -188,9 +188,14 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
     return to_caller(answer, call, packed), aux_of(answer, given["labels"], packed, need_lse=need_lse)
 
 
+_NOTHING = AttentionAux()
+
+
 def aux_of(answer: Answer, labels: LabelsLike, packed: bool, *, need_lse: bool) -> AttentionAux:
     """The extra results of an answer, in the layout of the caller."""
     lse, mass, weights = answer.lse if need_lse else None, answer.mass, answer.weights
+    if lse is None and mass is None and weights is None:
+        return _NOTHING
     if packed:
         lse = None if lse is None else lse[0].T
         mass = None if mass is None else tuple(m[0].transpose(0, 1) for m in mass)

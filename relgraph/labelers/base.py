@@ -14,7 +14,7 @@ import torch
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import LabelCounts, Labels, SumCounts
-from relgraph.labels.base import named_by
+from relgraph.labels.base import KINDS, named_by
 
 if TYPE_CHECKING:
     from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum
@@ -191,6 +191,8 @@ def _gives_names(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def named(self: Labeler, *args: Any, **kwargs: Any) -> Any:
         made = method(self, *args, **kwargs)
+        if type(made) in KINDS and made._named is self:  # labels of a length, made before
+            return made
         return made if torch.compiler.is_compiling() else named_by(self, made)
 
     return named

@@ -148,6 +148,8 @@ class LabelPlan:
     @property
     def num_labels(self) -> tuple[int, ...]:
         """R of every part."""
+        if len(self.parts) == 1:  # without a loop, which is a call of Python
+            return (self.parts[0].num_labels,)
         return tuple([part.num_labels for part in self.parts])
 
     @property

@@ -63,7 +63,7 @@ def attend(call: Call) -> Answer:
     if allowed is not None:
         scores = scores.masked_fill(~allowed, float("-inf"))
     weights, lse = softmax_rows(scores)
-    dropped = drop(call, weights)
+    dropped = drop(call, weights) if call.dropout_p else weights
     output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
     if has_value_tables(call.tables):
         output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)

@@ -89,8 +89,8 @@ def attend(
     causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
     given = {
         "query": query, "key": key, "value": value, "labels": labels, "is_causal": causal,
-        "attn_mask": trimmed(one_row(mask), key.shape[-2]), "enable_gqa": key.shape[1] != query.shape[1],
-        "scale": scale, "dropout_p": dropout if module.training else 0.0, "need_weights": need_weights,
+        "attn_mask": None if mask is None else trimmed(one_row(mask), key.shape[-2]),
+        "enable_gqa": key.shape[1] != query.shape[1], "scale": scale, "dropout_p": dropout if module.training else 0.0, "need_weights": need_weights,
         "impl": "dense" if need_weights else getattr(module, IMPL),
     }  # fmt: skip
     output, aux = attention({**given, **terms})

@@ -68,7 +68,8 @@ class T5Mixin:
             The output, the table ``[H, R]`` in place of a position bias (None for attention over other states), and
             the weights or None.
         """
-        refuse(self, given, "layer_head_mask")
+        if "layer_head_mask" in given:
+            refuse(self, given, "layer_head_mask")
         need_weights = wants_weights(self, given)
         cross = key_value_states is not None
         *inputs, to_output = _projections(self)
@@ -113,7 +114,8 @@ class UMT5Mixin:
         Returns:
             The output, and the weights or None.
         """
-        refuse(self, given, "layer_head_mask")
+        if "layer_head_mask" in given:
+            refuse(self, given, "layer_head_mask")
         *inputs, to_output = _projections(self)
         query, key, value, offset = _projected(
             self, inputs, hidden_states, encoder_hidden_states, past_key_values, given.get("cache_position")
@@ -148,11 +150,11 @@ class UMT5BlockMixin:
 
 def _names(module: Any) -> tuple[str, str, str, str]:
     """The names of a module's projections of queries, keys, values and outputs."""
-    return ("q", "k", "v", "o") if hasattr(module, "q") else ("query", "key", "value", "output")
+    return ("q", "k", "v", "o") if "q" in module._modules else ("query", "key", "value", "output")
 
 
 def _projections(module: Any) -> list[Any]:
-    return [getattr(module, name) for name in _names(module)]
+    return [*map(module._modules.__getitem__, _names(module))]
 
 
 def _table(module: Any, given: Tensor | None) -> Tensor | None:
@@ -165,7 +167,7 @@ def _table(module: Any, given: Tensor | None) -> Tensor | None:
                 "share one bias, so patch all of them"
             )
         return given
-    return rows_of(module.relative_attention_bias).t() if module.has_relative_attention_bias else None
+    return rows_of(module._modules["relative_attention_bias"]).t() if module.has_relative_attention_bias else None
 
 
 def _projected(

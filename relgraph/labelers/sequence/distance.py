@@ -97,7 +97,7 @@ class DistanceLabeler(ByDifference):
             graph = check_only_graph(q_len, k_len=k_len, q_offset=q_offset, ptr=ptr, q_ptr=q_ptr)
             q_len, ptr = graph.num_nodes, graph.ptr
         numbers = q_len, k_len, q_offset
-        if not {type(number) for number in numbers} <= _KEPT_TYPES or ptr is not None or q_ptr is not None:
+        if not _KEPT_TYPES.issuperset(map(type, numbers)) or ptr is not None or q_ptr is not None:
             return self._labels(*numbers, ptr, q_ptr)
         if torch.compiler.is_compiling():
             return self._labels(*numbers)
