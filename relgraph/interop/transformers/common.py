@@ -90,7 +90,8 @@ def attend(
     given = {
         "query": query, "key": key, "value": value, "labels": labels, "is_causal": causal,
         "attn_mask": None if mask is None else trimmed(one_row(mask), key.shape[-2]),
-        "enable_gqa": key.shape[1] != query.shape[1], "scale": scale, "dropout_p": dropout if module.training else 0.0, "need_weights": need_weights,
+        "enable_gqa": key.shape[1] != query.shape[1], "scale": scale,
+        "dropout_p": dropout if module.training else 0.0, "need_weights": need_weights,
         "impl": "dense" if need_weights else getattr(module, IMPL),
     }  # fmt: skip
     output, aux = attention({**given, **terms})
