@@ -314,7 +314,8 @@ class RelationAttention(Projections):
         """Find which implementation a call with these arguments takes, and why; see :func:`~relgraph.which_impl`.
 
         Args:
-            query: ``[B, N_q, E]``; this and all further arguments as in :meth:`forward`.
+            query: ``[B, N_q, E]``; this and all further arguments as in
+                :meth:`~relgraph.RelationAttention.forward`.
 
         Returns:
             :class:`~relgraph.functional.ImplChoice`.

@@ -179,7 +179,11 @@ class LabelTable(nn.Module):
         self._clear_frozen()
 
     def get_extra_state(self) -> Tensor:
-        """The names as bytes of JSON in a tensor, ``[n]``, empty when there are none."""
+        """Give the names to a checkpoint.
+
+        Returns:
+            Bytes of JSON, ``[n]``; empty without names.
+        """
         text = b"" if self.names is None else json.dumps(self.names).encode()
         return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
 

@@ -156,7 +156,7 @@ class RelationTransformer(nn.Module):
         _draw([stack for stack, given in sides if given is None])
 
     @classmethod
-    def from_plain(  # noqa: D417
+    def from_plain(
         cls,
         model: nn.Transformer,
         *,
@@ -174,7 +174,9 @@ class RelationTransformer(nn.Module):
             model: a :class:`~torch.nn.Transformer` with ``batch_first=True`` and layers of torch.
             new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``model`` unchanged until training moves
                 the rows; ``"random"`` as in the constructor.
-            labeler: this and the other labelers as in the constructor.
+            labeler: as in the constructor.
+            memory_labeler: as in the constructor.
+            target_labeler: as in the constructor.
 
         Returns:
             The new model, with the device, dtype and training mode of ``model``.
@@ -248,7 +250,7 @@ class RelationTransformer(nn.Module):
         E = 1024, 16 heads, 6 + 6 layers, feed-forward width 4096, dropout 0.3, as for English-German.
 
         Args:
-            labeler: this and all further arguments as in :meth:`base`.
+            labeler: this and all further arguments as in :meth:`~relgraph.RelationTransformer.base`.
 
         Returns:
             The model.

@@ -36,12 +36,23 @@ class Compatibility:
         return bool(self.weight_forms)
 
     def tensors(self) -> list[Tensor]:
-        """The tensors that may need a gradient: the weight, then the parameters of a module that the user gave."""
+        """List the tensors that may need a gradient.
+
+        Returns:
+            The weight, then the parameters of a module that the user gave.
+        """
         weights = [self.weight] if self.weight_forms else []
         return [*weights, *self.function.parameters()] if isinstance(self.function, nn.Module) else weights
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """The same with other tensors, in the order of :meth:`tensors`."""
+        """Make the same score with other tensors.
+
+        Args:
+            tensors: in the order of :meth:`tensors`.
+
+        Returns:
+            The score; a module of the user is copied, and shares all else.
+        """
         made, rest = (self.with_weight(tensors[0]), tensors[1:]) if self.weight_forms else (self, tensors)
         if not isinstance(self.function, nn.Module):
             return made
@@ -49,19 +60,59 @@ class Compatibility:
         return made.with_function(copied(self.function, lambda x: others[id(x)]))
 
     def with_weight(self, weight: Tensor) -> Self:
-        """The same with another weight."""
+        """Make the same score with another weight.
+
+        Args:
+            weight: the weight, ``[..., D]``, in a form of ``weight_forms``.
+
+        Returns:
+            The score.
+
+        Raises:
+            NotImplementedError: there is no weight.
+            TypeError, ValueError: a weight that does not fit.
+        """
         raise NotImplementedError
 
     def with_function(self, function: nn.Module) -> Self:
-        """The same with another function in the place of the user's."""
+        """Make the same score with another function in the place of the user's.
+
+        Args:
+            function: acts on each element of a tensor.
+
+        Returns:
+            The score.
+
+        Raises:
+            NotImplementedError: there is no function.
+            TypeError, ValueError: a function that does not fit.
+        """
         raise NotImplementedError
 
     def act(self, x: Tensor) -> Tensor:
-        """The activation of the sum of query and key, if it is additive."""
+        """The activation of the sum of query and key, if the score is additive.
+
+        Args:
+            x: the sums, ``[..., D]``.
+
+        Returns:
+            The same shape, ``[..., D]``.
+
+        Raises:
+            NotImplementedError: the score is not additive.
+            TypeError, ValueError: the activation gives something else.
+        """
         raise NotImplementedError
 
     def finish(self, scores: Tensor) -> Tensor:
-        """Finished scores, after scale and bias; a score of -inf stays."""
+        """Change scores after scale and bias; a score of -inf stays.
+
+        Args:
+            scores: ``[...]``, floating.
+
+        Returns:
+            The finished scores, ``[...]``.
+        """
         return scores
 
 
@@ -86,7 +137,18 @@ class ByUser(Compatibility):
         return ByUser(function)
 
     def act(self, x: Tensor) -> Tensor:
-        """The activation of the sum of query and key, if it is additive."""
+        """The activation of the sum of query and key, if the score is additive.
+
+        Args:
+            x: the sums, ``[..., D]``.
+
+        Returns:
+            The same shape, ``[..., D]``.
+
+        Raises:
+            NotImplementedError: the score is not additive.
+            TypeError, ValueError: the activation gives something else.
+        """
         raise NotImplementedError
 
     def finish(self, scores: Tensor) -> Tensor:

@@ -69,6 +69,7 @@ class Softcap(_OfScores):
 
     @property
     def code(self) -> tuple[float, float]:
+        """The number by which kernels know it, and its parameter."""
         return 0.0, self.cap
 
     def _bend(self, scores: Tensor) -> Tensor:
@@ -115,6 +116,7 @@ class LeakyReLU(_OfScores):
 
     @property
     def code(self) -> tuple[float, float]:
+        """The number by which kernels know it, and its parameter."""
         return 1.0, self.negative_slope
 
     def _bend(self, scores: Tensor) -> Tensor:

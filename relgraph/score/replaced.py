@@ -104,6 +104,7 @@ class Additive(nn.Module, Compatibility):
 
     @property
     def function(self) -> Callable[[Tensor], Tensor] | None:
+        """The activation if it is not one of the names."""
         return None if isinstance(self.activation, str) else self.activation
 
     def with_weight(self, weight: Tensor) -> Additive:
@@ -113,7 +114,6 @@ class Additive(nn.Module, Compatibility):
         return Additive(self.weight, function)
 
     def act(self, x: Tensor) -> Tensor:
-        """The activation of every element."""
         act = ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
         return applied(act, x, "activation")
 
