@@ -19,7 +19,14 @@ RESULTS += ("FromNetworkx", "HeteroGraph", "Sentence", "SourceGraph", "Report")
 
 INNER = ("RelationConv.collect", "RelationConv.message", "RelationConv.propagate")
 INNER += ("RelationTransformer.base", "RelationTransformer.big")
-"""Methods that PyG calls, and those whose arguments are the constructor's."""
+INNER += tuple(f"Labels.{method}" for method in ("__add__", "__mul__", "__or__", "__and__"))
+INNER += tuple(
+    f"{score}.{method}"
+    for score in ("Additive", "Bilinear", "LeakyReLU", "Softcap")
+    for method in ("with_tensors", "with_weight", "with_function", "act", "finish")
+)
+"""Methods that PyG or implementations call, those whose arguments are the constructor's, and operators that are
+functions of ``rg.labels``."""
 
 MODULES = (rg, rg.functional, rg.score, rg.labels, rg.labelers, rg.nn, rg.pyg, rg.plot, rg.distributed)
 INTEROP = {name: getattr(rg.interop, name) for name in rg.interop.MODULES}

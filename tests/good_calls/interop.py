@@ -143,8 +143,7 @@ GOOD_CALLS = {
     "checkpoints.from_fairseq2": lambda: _from(
         checkpoints.from_fairseq2,
         {**_linears("q_proj", "k_proj", "v_proj", "output_proj"), "sdpa.rel_k_embed.weight": torch.randn(5, 2)},
-        left=3,
-        right=1,
+        clip=(3, 1),
     ),
     "checkpoints.from_rat_sql": lambda: _from(
         checkpoints.from_rat_sql, _rat_sql(), labeler=rg.labelers.SchemaRelations(released=True), layer_norm_eps=1e-5

@@ -88,7 +88,7 @@ GOOD_CALLS = {
     "ClippedDistance": lambda: Good(rg.ClippedDistance, {"clip": (2, 1)}),
     "BucketedDistance": lambda: Good(
         rg.BucketedDistance,
-        {"num_buckets": 8, "clip": 20, "bidirectional": True, "rule": "t5"},
+        {"num_buckets": 8, "max_distance": 20, "bidirectional": True, "rule": "t5"},
         also={"num_buckets": ("max_distance",), "rule": ("num_buckets", "max_distance")},
     ),
     "BucketedDistance (iRPE)": lambda: Good(

@@ -16,7 +16,7 @@ NAME = f"{AT}k_proj.weight"
 
 
 def read(state, **options):
-    return from_fairseq2(state, **{"left": LEFT, "right": RIGHT, "prefix": AT, **options})
+    return from_fairseq2(state, **{"clip": (LEFT, RIGHT), "prefix": AT, **options})
 
 
 @pytest.fixture

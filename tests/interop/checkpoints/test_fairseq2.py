@@ -40,7 +40,7 @@ def old_attention(state, x, hidden=None):
 @pytest.mark.parametrize("length", [1, 3, 6, 11])
 def test_attention(length, values, biased):
     state = random_state(shapes(values, biased))
-    layer, labeler = from_fairseq2(state, left=LEFT, right=RIGHT, prefix=AT)
+    layer, labeler = from_fairseq2(state, clip=(LEFT, RIGHT), prefix=AT)
     assert (layer.num_heads, labeler) == (HEADS, rg.ClippedDistance((LEFT, RIGHT)))
     assert layer.tables.kinds == (("key", "value") if values else ("key",))
     x = torch.randn(2, length, WIDTH, dtype=torch.float64)
@@ -49,25 +49,23 @@ def test_attention(length, values, biased):
 
 def test_padding():
     state = random_state(shapes())
-    layer, labeler = from_fairseq2(state, left=LEFT, right=RIGHT, prefix=AT)
+    layer, labeler = from_fairseq2(state, clip=(LEFT, RIGHT), prefix=AT)
     padding = torch.arange(9) >= torch.tensor([[9], [5]])
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     same(layer(x, labels=labeler(9), key_padding_mask=padding), old_attention(state, x, padding[:, None, None]))
 
 
-def test_left_and_right_must_fit_the_table():
+def test_clip_must_fit_the_table():
     state = random_state(shapes())
-    with pytest.raises(
-        ValueError, match=r"left and right must be those of .*rel_k_embed.weight', left \+ right \+ 1 = 8"
-    ):
-        from_fairseq2(state, left=LEFT, right=LEFT, prefix=AT)
+    with pytest.raises(ValueError, match=r"clip must be that of .*rel_k_embed.weight', whose 8 rows"):
+        from_fairseq2(state, clip=(LEFT, LEFT), prefix=AT)
 
 
 def test_tables_of_different_sizes_are_refused():
     state = random_state(shapes(values=True))
     name = f"{AT}sdpa.rel_v_embed.weight"
     with pytest.raises(ValueError, match=rf"must have shape \[8, 4\] as '{name}', got \[7, 4\]"):
-        from_fairseq2({**state, name: state[name][:7]}, left=LEFT, right=RIGHT, prefix=AT)
+        from_fairseq2({**state, name: state[name][:7]}, clip=(LEFT, RIGHT), prefix=AT)
 
 
 def test_another_attention_is_refused():
@@ -75,6 +73,6 @@ def test_another_attention_is_refused():
     del state[f"{AT}sdpa.rel_k_embed.weight"]
     state[f"{AT}sdpa.u_bias"] = torch.zeros(HEADS, 4)
     with pytest.raises(ValueError, match=f"must have a tensor named '{AT}sdpa.rel_k_embed.weight', got none; .*u_bias"):
-        from_fairseq2(state, left=LEFT, right=RIGHT, prefix=AT)
+        from_fairseq2(state, clip=(LEFT, RIGHT), prefix=AT)
     with pytest.raises(ValueError, match="prefix must be that of an attention, with 'q_proj.weight', got 'encoder.'"):
-        from_fairseq2(state, left=LEFT, right=RIGHT, prefix="encoder.")
+        from_fairseq2(state, clip=(LEFT, RIGHT), prefix="encoder.")
