@@ -72,7 +72,9 @@ def drop(call: Call, weights: Tensor) -> Tensor:
     return dropout(weights, call.dropout_p) if kept is None else weights * kept / (1.0 - call.dropout_p)
 
 
-def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], scale: float) -> Tensor | None:
+def score_tables(
+    query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], scale: float, dtype: torch.dtype
+) -> Tensor | None:
     """B = scale · q·(a^K)ᵀ + b for every label of every part, ``[B, H, N_q, sum of R+1]``; None without tables.
 
     Given scores by row replace the product. Each part ends with a column of zeros for pairs without a label.
@@ -82,13 +84,13 @@ def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], 
             break
     else:
         return None
-    columns = []
+    query, columns = query.to(dtype), []
     for table, size in zip(tables, sizes, strict=True):
-        term = None if table.rows is None else with_zero_row(table.rows.to(query.dtype), -1)
+        term = None if table.rows is None else with_zero_row(table.rows.to(dtype), -1)
         if table.key is not None:
-            term = query @ (with_zero_row(table.key.to(query.dtype)) * scale).transpose(-1, -2)
+            term = query @ (with_zero_row(table.key.to(dtype)) * scale).transpose(-1, -2)
         if table.bias is not None:
-            bias = with_zero_row(table.bias.to(query.dtype), -1)
+            bias = with_zero_row(table.bias.to(dtype), -1)
             bias = bias[..., None, :] if bias.dim() > 1 else bias  # [H, 1, R+1] or [B, 1 or H, 1, R+1]
             term = bias if term is None else term + bias
         if term is None:
@@ -116,7 +118,7 @@ def split_batched(tables: Sequence[Tables]) -> tuple[tuple[Tables, ...], tuple[T
 
 
 def query_tables(
-    key: Tensor, heads: int, tables: Sequence[Tables], sizes: Sequence[int], scale: float
+    key: Tensor, heads: int, tables: Sequence[Tables], sizes: Sequence[int], scale: float, dtype: torch.dtype
 ) -> Tensor | None:
     """C = scale · k·(a^Q)ᵀ, ``[B, H, N_k, sum of R+1]``, laid out as :func:`score_tables`; None without tables."""
     for t in tables:
@@ -124,13 +126,13 @@ def query_tables(
             break
     else:
         return None
-    key = repeat_heads(key, heads)
+    key = repeat_heads(key.to(dtype), heads)
     columns = []
     for table, size in zip(tables, sizes, strict=True):
         if table.query is None:
             columns.append(key.new_zeros(*key.shape[:-1], size + 1))
         else:
-            columns.append(key @ (with_zero_row(table.query.to(key.dtype)) * scale).transpose(-1, -2))
+            columns.append(key @ (with_zero_row(table.query.to(dtype)) * scale).transpose(-1, -2))
     return torch.cat(columns, -1)
 
 

@@ -65,7 +65,7 @@ DRAWN = (
 )
 
 FIXED = {
-    "relgraph.impl.op": {"_TENSORS", "_LEARNED", "_VALUES", "_VECTORS", "_OUTPUTS", "_HEADER"},
+    "relgraph.impl.op": {"_OUTPUTS"},
     "relgraph.impl.triton.limits": {"MOST_SIZE", "MOST_COLUMNS", "HAS_TRITON"},
     "relgraph.impl.triton.edges": {"LN_2"},
     "relgraph.impl.triton.selfcheck": {"ALLOWED_TF32", "HEADS", "KV_HEADS", "NUM_LABELS"},

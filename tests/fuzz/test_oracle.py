@@ -17,6 +17,7 @@ import relgraph.labels.memory
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.triton import limits
 from relgraph.labels import DistanceLabels
+from relgraph.score import DOT
 from tests.fuzz import __main__ as command
 from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, lose_keys
@@ -397,7 +398,7 @@ FAULTS = {
     "scores rounded to a half type": lambda real, call: (a := real(call))._replace(
         lse=a.lse.to(call.query.dtype).to(a.lse.dtype)
     ),
-    "a score that is not applied": lambda real, call: real(replace(call, score=None)),
+    "a score that is not applied": lambda real, call: real(replace(call, score=DOT)),
     "rows that are not added": lambda real, call: real(
         replace(call, tables=tuple(table._replace(rows=None) for table in call.tables))
     ),

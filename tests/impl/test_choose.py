@@ -43,7 +43,7 @@ def test_what_the_kernels_do_not_do_goes_in_blocks():
     given = call(**LARGE)
     refused = {
         "has dot products, Softcap, LeakyReLU and no other score; use impl='chunked'": [
-            replace(given, score=score)
+            replace(given, score=rg.score.compatibility(score))
             for score in (rg.score.Additive(torch.zeros(2)), rg.score.Bilinear(torch.zeros(3, 2, 2)), torch.sin)
         ],
         "LeakyReLU and no value_map; use impl='chunked'": [
@@ -65,7 +65,7 @@ def test_what_the_kernels_do_not_do_goes_in_blocks():
         choose(call(need_weights=True), "native")
     plan = lower(KINDS["edges only"](4))
     with pytest.raises(NotImplementedError, match="'native' .* no other score; use impl='edges'"):
-        choose(replace(call(), plan=plan, score=torch.sin), "native")
+        choose(replace(call(), plan=plan, score=rg.score.compatibility(torch.sin)), "native")
 
 
 def test_calls_that_the_kernels_cannot_take_do_not_compile_them(monkeypatch):
@@ -76,7 +76,7 @@ def test_calls_that_the_kernels_cannot_take_do_not_compile_them(monkeypatch):
     monkeypatch.setattr(build, "load", fail)
     large, x = call(**LARGE), torch.empty(1, 1, 2048, 2, device="meta")
     assert choose(call(), None) == "dense"
-    assert choose(replace(large, score=torch.sin), None) == "chunked"
+    assert choose(replace(large, score=rg.score.compatibility(torch.sin)), None) == "chunked"
     with pytest.raises(AssertionError, match="the kernels were asked for"):
         choose(replace(large, query=x, key=x, value=x), None)  # shapes alone stand for a CPU
 
@@ -114,7 +114,7 @@ def test_on_a_gpu_what_the_fused_kernels_do_not_do_goes_on_down_the_table(on_a_g
     large = call(**LARGE)
     mask = torch.zeros(1, 1, 2048, 2048, requires_grad=True)
     assert choose(replace(large, need_weights=True), None) == "dense"
-    assert choose(replace(large, score=torch.sin), None) == "chunked"
+    assert choose(replace(large, score=rg.score.compatibility(torch.sin)), None) == "chunked"
     assert choose(replace(large, mask=mask), None) == "chunked"
     assert choose(replace(large, query=large.query.double()), None) == "chunked"
     assert choose(replace(call(), query=call().query.double()), None) == "dense"
@@ -136,7 +136,7 @@ def test_additive_scores_count_all_their_numbers(on_a_cpu):
     score = rg.score.Additive(torch.zeros(2))
     assert choose(call(q_len=side, k_len=side, score=score), None) == "dense"
     assert choose(call(q_len=side, k_len=side + 1, score=score), None) == "chunked"
-    assert choose(call(q_len=side, k_len=side + 1, score=torch.sin), None) == "dense"
+    assert choose(call(q_len=side, k_len=side + 1, score=rg.score.compatibility(torch.sin)), None) == "dense"
 
 
 def test_edges_alone_touch_listed_pairs_only(on_a_cpu):

@@ -117,7 +117,7 @@ def test_what_passes_is_taken_and_remembered(monkeypatch):
         assert [choose(on_device(), None) for _ in range(3)] == ["triton"] * 3
     assert made == [KEY]
     assert choose(on_device(need_weights=True), None) == "dense"
-    assert choose(on_device(q_len=2048, k_len=2048, score=torch.sin), None) == "chunked"
+    assert choose(on_device(q_len=2048, k_len=2048, score=rg.score.compatibility(torch.sin)), None) == "chunked"
     assert len(made) == 1
 
 

@@ -209,6 +209,6 @@ class TestModule:
         long = repr(make(labeler=dependency_relations())).split("\n")[3]
         assert long == (
             "    12, num_heads=3, head_dim=4, dropout=0.1, labeler=EdgeType(('acl', 'advcl', 'advmod', 'amod', 'appos', "
-            "'aux', 'case', 'cc', 'ccomp ... mp'), inverse=True, default='unlabeled')"
+            "'aux', 'case', 'cc', 'ccomp ... ', 'xcomp'), inverse=True, attend='all')"
         )
         assert "activation" not in repr(make(labeler=None, activation=nn.ReLU())).split("\n")[1]

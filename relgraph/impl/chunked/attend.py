@@ -16,8 +16,8 @@ def attend(call: Call) -> Answer:
     if rows.needed(call):
         return rows.attend(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
-    by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
-    by_key = query_tables(call.key.to(dtype), call.query.shape[1], call.tables, sizes, call.scale)
+    by_query = score_tables(call.query, call.tables, sizes, call.scale, dtype)
+    by_key = query_tables(call.key, call.query.shape[1], call.tables, sizes, call.scale, dtype)
     values = any(tables.value is not None for tables in call.tables)
     outputs = op.run(call, "chunked", columns=call.plan.columns, need_sums=values, by_query=by_query, by_key=by_key)
     return answer(call, outputs, call.tables, sizes)

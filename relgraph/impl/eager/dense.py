@@ -36,7 +36,7 @@ def attend(call: Call) -> Answer:
     edges = None if call.edge is None else _Edges(call, call.edge, dtype)
     if call.score.additive:
         scores = _additive(call, call.score, query, keys, labels, edges) * call.scale
-        by_query = score_tables(query, [tables._replace(key=None) for tables in call.tables], sizes, call.scale)
+        by_query = score_tables(query, [tables._replace(key=None) for tables in call.tables], sizes, call.scale, dtype)
     else:
         scores = query @ keys.transpose(-1, -2)
         if call.score.by_label:
@@ -44,8 +44,8 @@ def attend(call: Call) -> Answer:
         if edges is not None and edges.key is not None:
             scores = edges.added(scores, edges.dots(query @ edges.key))
         scores = scores * call.scale
-        by_query = score_tables(query, call.tables, sizes, call.scale)
-    by_key = query_tables(key, heads, call.tables, sizes, call.scale)
+        by_query = score_tables(query, call.tables, sizes, call.scale, dtype)
+    by_key = query_tables(key, heads, call.tables, sizes, call.scale, dtype)
     allowed = attend_mask(call)
     start = 0
     for ids in labels:

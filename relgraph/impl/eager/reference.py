@@ -92,7 +92,8 @@ def _pairs(call: Call, part: Part, dtype: torch.dtype) -> list[_Pairs]:
         return [_Pairs(ids, None)]
     live = (csr.role != DEAD).nonzero()[:, 0]
     turn = earlier_twins(csr.row[live], csr.col[live])
-    rows, found = max(ids.shape[0], csr.batch), []
+    rows = csr.batch if ids.shape[0] == 1 else ids.shape[0]
+    found = []
     for n in range(int(turn.max()) + 1 if len(turn) else 1):
         edge = live[turn == n]
         batch, *at = (x[edge] for x in listed_pairs(call.plan, csr))

@@ -44,7 +44,7 @@ def attend(call: Call) -> Answer:
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     biases, by_query = _shared_biases(call, dtype), None
     if biases is None:
-        by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
+        by_query = score_tables(call.query, call.tables, sizes, call.scale, dtype)
     by_key = _query_tables(call, dtype)
     if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
         outputs = op.run(

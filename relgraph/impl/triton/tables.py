@@ -45,10 +45,10 @@ def run(
     by_query = None
     if inside.rows is not None:
         by_query = _whole(inside.rows.float(), columns, -1)
-    more = score_tables(call.query.float(), outside, sizes, call.scale)
+    more = score_tables(call.query, outside, sizes, call.scale, torch.float32)
     if more is not None:
         by_query = more[..., :columns] if by_query is None else more[..., :columns] + by_query
-    by_key = query_tables(call.key.float(), call.query.shape[1], outside, sizes, call.scale)
+    by_key = query_tables(call.key, call.query.shape[1], outside, sizes, call.scale, torch.float32)
     has_values = has_value_tables(outside)
     output, lse, sums, mass, _ = op.run(
         call, kernels, columns=columns, need_sums=inside.value is not None or has_values,
