@@ -5,9 +5,8 @@
     python -m docs.benchmarks.launches --json     # the same as JSON
 
 Without a GPU, the CPU runs the blocks that a GPU would get, and this counts the operators that would launch a kernel
-(not views, not empty memory). "CPU's blocks" are the blocks that a CPU gets, which a GPU used to get too. With a GPU,
-the profiler counts the kernels themselves, and the waits of CUDA's runtime. A first call lowers the labels; the second
-call is counted.
+(not views, not empty memory). With a GPU, the profiler counts the kernels themselves, and the waits of CUDA's runtime.
+A first call lowers the labels; the second call is counted.
 """
 
 from __future__ import annotations
@@ -169,14 +168,14 @@ def _count(call: Callable[[], Any], device: str) -> tuple[Any, Counts]:
 
 
 @contextmanager
-def blocks_of(device: str) -> Iterator[None]:
-    """Use the block sizes of this kind of device, on a CPU."""
-    kept = budget.CPU_BYTES
-    budget.CPU_BYTES = 0 if device == "cpu" else budget.DEVICE_BYTES
+def blocks_of_a_gpu() -> Iterator[None]:
+    """Use a GPU's block sizes on a CPU."""
+    before = budget.CPU_BYTES
+    budget.CPU_BYTES = budget.DEVICE_BYTES
     try:
         yield
     finally:
-        budget.CPU_BYTES = kept
+        budget.CPU_BYTES = before
 
 
 def cases(quick: bool) -> list[Case]:
@@ -301,12 +300,10 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _row(case: Case, device: str) -> dict[str, Any]:
     found: dict[str, Any] = {"labels": case.name, "impl": case.impl, "size": case.sizes}
-    ways = [("", "cuda")] if device == "cuda" else [("CPU's blocks: ", "cpu"), ("", "cuda")]
-    for prefix, blocks in ways:
-        with blocks_of(blocks):
-            forward, backward = counted(case, device)
-        for what, counts in (("forward", forward), ("backward", backward)):
-            found[f"{prefix}{what}"], found[f"{prefix}waits {what}"] = counts.launches, counts.waits
+    with blocks_of_a_gpu():
+        forward, backward = counted(case, device)
+    for what, counts in (("forward", forward), ("backward", backward)):
+        found[what], found[f"waits {what}"] = counts.launches, counts.waits
     return found
 
 

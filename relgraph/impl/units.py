@@ -9,12 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from relgraph.impl import budget
 from relgraph.labels.memory import Memory
 from relgraph.plan import LabelPlan
-
-FAR = 1 << 40
-"""A distance farther than any key, used as the bound of an offset that the host does not know."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,18 +70,9 @@ class Offset:
 
 
 def offset_in(offset: int | Tensor, unit: Unit) -> Offset:
-    """The unit's share of an offset that may differ per batch row or per graph.
-
-    A tensor is read only if the caches of a CPU decide how large blocks are, because the host would wait for a GPU.
-    Otherwise tiles are not cut by it.
-    """
+    """The unit's share of an offset that may differ per batch row or per graph; a tensor is read."""
     if not isinstance(offset, Tensor):
         return Offset(offset, offset, offset)
-    if budget.block_bytes(offset.device):
-        if offset.dim() == 0:
-            return Offset(-FAR, FAR, offset)
-        at = slice(unit.graph, unit.graph + 1) if unit.graph is not None else slice(unit.batch.start, unit.batch.stop)
-        return Offset(-FAR, FAR, (offset[at] if offset.shape[0] > 1 else offset).reshape(-1, 1, 1))
     if offset.dim() == 0 or unit.graph is not None:
         one = int(offset if offset.dim() == 0 else offset[unit.graph])
         return Offset(one, one, one)

@@ -10,7 +10,7 @@ from torch import Tensor
 from relgraph.plan.parts import Csr, LabelPlan, Part, WrittenIds
 
 
-def cut(plan: LabelPlan, batch: range, rows: range, keys: range, graph: int | None) -> LabelPlan:
+def cut(plan: LabelPlan, batch: range, rows: range, keys: range, graph: int | None, skipped: int) -> LabelPlan:
     """The plan of query rows ``rows`` and keys ``keys``, both counted through all graphs, without borders.
 
     Args:
@@ -19,9 +19,9 @@ def cut(plan: LabelPlan, batch: range, rows: range, keys: range, graph: int | No
         rows: query rows, of one graph when packed.
         keys: all keys, or those of the graph.
         graph: the graph when packed, else None.
+        skipped: how many rows of the graph or batch row come before these.
     """
-    first = 0 if graph is None or plan.q_ptr is None else int(plan.q_ptr[graph])
-    parts = tuple(_part(plan, part, batch, rows, keys, graph, rows.start - first) for part in plan.parts)
+    parts = tuple(_part(plan, part, batch, rows, keys, graph, skipped) for part in plan.parts)
     return LabelPlan(len(rows), len(keys), len(batch) if plan.batch > 1 else 1, parts)
 
 

@@ -27,11 +27,8 @@ DRAWN = (
     Constant("relgraph.impl.chunked.blocks", "BLOCK_ROWS", (1, 2, 3, 7)),
     Constant("relgraph.impl.chunked.blocks", "FEWEST_ROWS", (1, 2, 5)),
     Constant("relgraph.impl.eager.rows", "BLOCK_NUMBERS", (1, 60, 500)),
-    # a GPU's blocks on a CPU: of a row, of some rows and of everything
+    # rows of dense, as on a GPU: one row, some rows and everything
     Constant("relgraph.impl.budget", "CPU_BYTES", (1, 600, 5_000, 1 << 30)),
-    Constant("relgraph.impl.chunked.blocks", "DEVICE_ROWS", (1, 2, 5)),
-    Constant("relgraph.impl.chunked.blocks", "TEMPORARIES", (0, 5)),
-    Constant("relgraph.impl.chunked.groups", "SPARE_SCORES", (0, 10, 200)),
     Constant("relgraph.impl.rule", "PACKED_SHARE", (1,)),
     Constant("relgraph.impl.eager.dense", "NUMBERS_PER_SCORE", (1,)),
     Constant("relgraph.impl.eager.dense", "KEPT_PAIRS", (0,)),
@@ -74,8 +71,6 @@ FIXED = {
     "relgraph.impl.native.problem": {"FARTHEST"},
     "relgraph.impl.budget": {"DEVICE_BYTES"},  # no test here has such a device
     "relgraph.impl.draw": {"GOLDEN", "HALF"},
-    "relgraph.impl.units": {"FAR"},
-    "relgraph.impl.chunked.blocks": {"BYTES_PER_ID"},
     "relgraph.impl.chunked.rows": {"PER_LN2"},
     "relgraph.impl.triton.tile_ids": {"NO_LIMIT"},
     "relgraph.impl.triton.virtual": {"FAR_LEFT", "BEYOND"},

@@ -182,7 +182,7 @@ def test_sizes_of_blocks_do_not_change_the_mask(impl, room, kind, monkeypatch):
     monkeypatch.setattr(budget, "CPU_BYTES", room)
     for module, name, value in (
         (blocks, "BLOCK_SCORES", 60), (blocks, "BLOCK_ROWS", 3), (blocks, "FEWEST_ROWS", 2), (groups, "SMALL_PAIRS", 0),
-        (groups, "SPARE_SCORES", 0), (by_rows, "BLOCK_NUMBERS", 100),
+        (by_rows, "BLOCK_NUMBERS", 100),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     again = problem.part(impl)[0]

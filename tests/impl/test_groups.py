@@ -8,19 +8,12 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl import budget
 from relgraph.impl.chunked import groups
 from relgraph.labels import BlockLabels, DistanceLabels, EdgeLabels, SumLabels
 from tests.cases import F64, answer, assert_same, make, packed_edges
 from tests.labelers import zoo
 
 pytestmark = pytest.mark.usefixtures("poisoned")
-
-
-@pytest.fixture(params=[0, 6_000, 1 << 30], ids=["cache", "some rows", "everything"], autouse=True)
-def _room(request, monkeypatch):
-    """Blocks that follow a CPU's caches, and those of other devices by the bytes that they may take."""
-    monkeypatch.setattr(budget, "CPU_BYTES", request.param)
 
 
 PTR = torch.tensor([0, 3, 6, 6, 8, 11, 12, 14, 15, 15])
@@ -116,13 +109,6 @@ def test_graphs_of_like_size_share_a_group():
         for graph in found:
             whole = max(sizes[g][0] for g in found) * max(sizes[g][1] for g in found)
             assert sizes[graph][0] * sizes[graph][1] >= groups.LEAST_FILLED * whole
-
-
-def test_on_a_device_padding_is_cheaper_than_another_group():
-    sizes = [(40, 40), (20, 20), (20, 20), (3, 3), (100, 100)]
-    assert groups.alike(sizes) == [[0], [1, 2], [3]]
-    assert groups.alike(sizes, spare=2 * (40 * 40 - 20 * 20)) == [[4], [0, 1, 2], [3]]
-    assert groups.alike(sizes, spare=10**9) == [[4, 0, 1, 2, 3]]
 
 
 def test_what_labels_say_of_groups_is_found_once():

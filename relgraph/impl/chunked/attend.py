@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relgraph.call import Answer, Call, accumulation_dtype
-from relgraph.impl import op
+from relgraph.impl import budget, op
 from relgraph.impl.chunked.blocks import backward, forward
 from relgraph.impl.eager import rows
 from relgraph.impl.terms import answer, query_tables, score_tables
@@ -12,8 +12,8 @@ op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or '
 
 
 def attend(call: Call) -> Answer:
-    """Attention block by block."""
-    if rows.needed(call):
+    """Attention block by block: with the split term on a CPU, by rows of ``dense`` elsewhere."""
+    if rows.needed(call) or budget.block_bytes(call.query.device):
         return rows.attend(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     by_query = score_tables(call.query, call.tables, sizes, call.scale, dtype)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from relgraph.impl import budget, draw
+from relgraph.impl import draw
 from relgraph.impl.chunked.groups import Group, groups
 from relgraph.impl.chunked.ids import UnitIds
 from relgraph.impl.chunked.rows import RowBlock, UnitWork, fold_row_term
 from relgraph.impl.problem import Outputs, Problem, row_delta
 from relgraph.impl.units import borders, lengths, units
-from relgraph.plan import WrittenIds
 
 BLOCK_SCORES = 1 << 19
 """Scores (batch rows · heads · queries · keys) per block: 2 MiB in float32, which stays in cache."""
@@ -25,15 +23,6 @@ BLOCK_ROWS = 256
 
 FEWEST_ROWS = 16
 """Fewest query rows per block, for any number of keys: products of fewer rows are slow."""
-
-DEVICE_ROWS = 128
-"""The same on devices other than a CPU, as long as a block of one head keeps to its budget of bytes."""
-
-TEMPORARIES = 2
-"""Temporary tensors with a number per pair that a block holds in addition to its buffers: entries by distance."""
-
-BYTES_PER_ID = 2 * torch.int64.itemsize + 1
-"""Bytes per pair of ids that are written out: ids, columns and a mask."""
 
 
 def forward(problem: Problem) -> Outputs:
@@ -54,7 +43,7 @@ def forward(problem: Problem) -> Outputs:
             if part.numel():
                 group.queries.put(whole, part)
     buffers = _buffers(problem, backward=False)
-    sizes = _Sizes.of(problem, buffers)
+    sizes = _Sizes.of(problem)
     for unit in _units(problem, together, sizes, buffers):
         for block in (block for heads in _passes(unit, sizes) for block in _blocks(unit, heads)):
             unnormalised, total = block.unnormalised(lse)
@@ -106,7 +95,7 @@ def _gradients(problem: Problem, incoming: Outputs, delta: Tensor) -> tuple[Tens
             if whole is not None and part is not None:
                 side.put(whole, part)
     buffers = _buffers(problem, backward=True)
-    sizes = _Sizes.of(problem, buffers)
+    sizes = _Sizes.of(problem)
     sums = fold_row_term(problem, incoming.sums, delta) if problem.dropout_p == 0.0 else None
     for unit in _units(problem, together, sizes, buffers):
         unit.folded_sums = sums
@@ -124,59 +113,23 @@ class _Sizes:
     scores: int
 
     @classmethod
-    def of(cls, problem: Problem, buffers: int) -> _Sizes:
-        """Sizes for the device of the problem, whose blocks need this many buffers."""
+    def of(cls, problem: Problem) -> _Sizes:
+        """A block of at most BLOCK_SCORES, but FEWEST_ROWS for any number of keys; small ones take several heads."""
         (batch, heads), kv_heads = problem.query.shape[:2], max(problem.key.shape[1], 1)
         queries, keys = (max([1, *lengths(ptr)]) for ptr in borders(problem.plan, problem.memo))
         a_row = max(heads // kv_heads * keys, 1)
-        room = budget.block_bytes(problem.query.device)
-        if room:
-            scores = room // _bytes_per_score(problem, buffers)
-            rows, lanes = _fill_memory(scores, queries, a_row, batch * kv_heads)
-        else:
-            rows, lanes = _fill_cache(queries, a_row)
+        rows = min(queries, max(min(BLOCK_ROWS, BLOCK_SCORES // a_row), FEWEST_ROWS))
+        lanes = max(BLOCK_SCORES // 2 // (a_row * rows), 1)
         some_heads = min(lanes, kv_heads)
-        some_batch = 1 if _apart(problem, room) else max(min(lanes // kv_heads, batch), 1)
+        # listed pairs are found row by row of the batch
+        alone = any(part.csr is not None for part in problem.plan.parts)
+        some_batch = 1 if alone else max(min(lanes // kv_heads, batch), 1)
         return cls(some_batch, some_heads, rows, some_batch * some_heads * rows * a_row)
-
-
-def _fill_cache(queries: int, a_row: int) -> tuple[int, int]:
-    """Query rows and lanes (key heads of all batch rows) of a block of at most BLOCK_SCORES, for a CPU.
-
-    FEWEST_ROWS are kept for any number of keys. Small blocks take several lanes.
-    """
-    rows = min(queries, max(min(BLOCK_ROWS, BLOCK_SCORES // a_row), FEWEST_ROWS))
-    return rows, max(BLOCK_SCORES // 2 // (a_row * rows), 1)
-
-
-def _fill_memory(scores: int, queries: int, a_row: int, lanes: int) -> tuple[int, int]:
-    """The same for a block of at most this many scores: all lanes, and as many rows as fit, in blocks of similar size.
-
-    If fewer than DEVICE_ROWS fit, a block takes fewer lanes.
-    """
-    most = max(scores // (a_row * max(lanes, 1)), min(DEVICE_ROWS, scores // a_row), 1)
-    count = math.ceil(queries / most)
-    rows = math.ceil(queries / count)
-    return rows, max(scores // (a_row * rows), 1)
-
-
-def _apart(problem: Problem, room: int) -> bool:
-    """Whether batch rows are computed one by one, because their listed pairs are found row by row."""
-    listed = [part.csr for part in problem.plan.parts if part.csr is not None]
-    return any(not room or (csr.parallel and csr.batch > 1) for csr in listed)
 
 
 def _buffers(problem: Problem, *, backward: bool) -> int:
     """How many buffers with a number per pair a block needs."""
     return (2 if backward else 1) + 2 * (problem.dropout_p > 0.0) + (problem.score is not None and backward)
-
-
-def _bytes_per_score(problem: Problem, buffers: int) -> int:
-    """The bytes per score of everything that a block of a device holds: buffers, gathered entries, mask and ids."""
-    heads = problem.query.shape[1]
-    written = any(part.csr is not None or isinstance(part.ids, WrittenIds) for part in problem.plan.parts)
-    of_pairs = (BYTES_PER_ID if written else 0) + (problem.mask is not None) + (problem.causal is not None)
-    return problem.dtype.itemsize * (buffers + TEMPORARIES) + math.ceil(of_pairs / max(heads, 1))
 
 
 def _units(problem: Problem, together: list[Group], sizes: _Sizes, buffers: int) -> Iterator[UnitWork]:

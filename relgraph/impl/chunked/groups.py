@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from relgraph.impl import budget
 from relgraph.impl.draw import Hashes
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.units import borders, lengths
@@ -19,12 +18,6 @@ SMALL_PAIRS = 1 << 12
 
 LEAST_FILLED = 0.6
 """Least share of a padded graph's pairs that are not padding."""
-
-SPARE_SCORES = 1 << 22
-"""Further scores of padding (pairs · heads) that a group may have on a device other than a CPU.
-
-There the operators of one more group take as long as this many numbers, and no graph is too large to be in a group.
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,33 +122,28 @@ def groups(problem: Problem) -> list[Group]:
     if any(p.csr is not None and p.csr.parallel for p in plan.parts):
         return []
     memo = problem.memo
-    spare = SPARE_SCORES // problem.query.shape[1] if budget.block_bytes(problem.query.device) else None
-    return [_group(problem, layout) for layout in memo.once(("groups", spare), lambda: _layouts(plan, memo, spare))]
+    return [_group(problem, layout) for layout in memo.once("groups", lambda: _layouts(plan, memo))]
 
 
-def _layouts(plan: LabelPlan, memo: Memory, spare: int | None) -> list[_Layout]:
+def _layouts(plan: LabelPlan, memo: Memory) -> list[_Layout]:
     sizes = list(zip(*map(lengths, borders(plan, memo)), strict=True))
-    together = [graphs for graphs in alike(sizes, spare) if len(graphs) > 1]
+    together = [graphs for graphs in alike(sizes) if len(graphs) > 1]
     return [_layout(plan, graphs, [sizes[g] for g in graphs]) for graphs in together]
 
 
-def alike(sizes: list[tuple[int, int]], spare: int | None = None) -> list[list[int]]:
+def alike(sizes: list[tuple[int, int]]) -> list[list[int]]:
     """The numbers of small graphs from large to small, cut where padding would be too much.
 
-    Args:
-        sizes: queries and keys of each graph.
-        spare: pairs of padding that a group may have in any case, and graphs of any size are small; None for a CPU.
+    ``sizes`` are the queries and keys of each graph.
     """
-    small = [graph for graph, (n_q, n_k) in enumerate(sizes) if n_q * n_k > 0 and (spare or n_q * n_k <= SMALL_PAIRS)]
+    small = [graph for graph, (n_q, n_k) in enumerate(sizes) if 0 < n_q * n_k <= SMALL_PAIRS]
     found: list[list[int]] = []
-    most, padding = (0, 0), 0
+    most = (0, 0)
     for graph in sorted(small, key=sizes.__getitem__, reverse=True):
         n_q, n_k = sizes[graph]
-        padding += most[0] * most[1] - n_q * n_k
-        too_much = n_q * n_k < LEAST_FILLED * most[0] * most[1] and padding > (spare or 0)
-        if n_k > most[1] or too_much:
+        if n_k > most[1] or n_q * n_k < LEAST_FILLED * most[0] * most[1]:
             found.append([])
-            most, padding = (n_q, n_k), 0
+            most = (n_q, n_k)
         found[-1].append(graph)
     return found
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from relgraph.impl.chunked.listed import Listed
-from relgraph.impl.chunked.parts import PartInUnit
+from relgraph.impl.chunked.parts import Listed, PartInUnit
 from relgraph.impl.chunked.tiles import Tile
 from relgraph.impl.problem import Problem
 from relgraph.impl.units import Offset, Unit, offset_in
@@ -62,7 +61,7 @@ class BlockIds:
         for part in parts if self.stop > self.start else ():
             tiles, masks = part.tiles(rows, self.start, self.stop)
             listed = part.listed(rows, self.start, self.stop)
-            if listed is not None and listed.taken is not None and not part.complete:
+            if listed is not None and not part.complete:
                 masks = [self._not_listed(part, masks, listed.taken)]
             self._tiles.append(tiles)
             self._listed.append(listed)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from relgraph.impl import budget
-from relgraph.impl.chunked.listed import Listed, PairsOver
 from relgraph.impl.chunked.tiles import DistanceTile, IdTile, Stripe, Tile, UniformTile
 from relgraph.impl.problem import Problem
 from relgraph.impl.units import Unit, offset_in
@@ -21,6 +21,16 @@ from relgraph.plan import (
     kept,
     written_block,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Listed pairs of a block: their places and columns, and the places (rows, keys) that they take from their tile."""
+
+    row: Tensor
+    col: Tensor
+    column: Tensor
+    taken: tuple[Tensor, Tensor]
 
 
 class PartInUnit:
@@ -43,9 +53,6 @@ class PartInUnit:
         self.q_len = plan.q_len
         self.complete = part.complete
         self.light = self.ids is None and part.csr is None and self.offset.fixed  # tiles of such parts hold few numbers
-        self._over = None
-        if part.csr is not None and budget.block_bytes(self.device):
-            self._over = PairsOver.of(plan, part.csr, unit, memo, index)
 
     def hull(self, rows: range) -> tuple[int, int]:
         """A range of keys that holds every pair of these rows that attends."""
@@ -71,7 +78,7 @@ class PartInUnit:
     def _uniform(self, rows: range, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Ranges of keys in which all rows carry one label, in order: those beyond either end of the lookup."""
         ids = self.by_distance
-        if ids is None or self._over is not None:
+        if ids is None:
             return []
         left, right = ids.lookup[0], ids.lookup[-1]
         if len(ids.lookup) == 1:
@@ -82,16 +89,12 @@ class PartInUnit:
         return [(c0, c1, label) for c0, c1, label in found if c0 < c1 and label != NOT_ATTENDING]
 
     def _mixed(self, rows: range, start: int, stop: int, masks: list[tuple[int, Tensor]]) -> Tile:
-        by_distance = self.ids is None and self.offset.fixed and self._over is None
+        by_distance = self.ids is None and self.offset.fixed
         ids = self._ids(rows, start, stop) if not (by_distance and self.complete) else None
         if ids is not None and not self.complete:
             masks.append((start, ids == NOT_ATTENDING))
         if by_distance:
-            columns = None
-            if budget.block_bytes(self.device):
-                least = start - (rows.stop - 1) - self.offset.low
-                columns = self._column_of_each(least, len(rows) + stop - start - 1)
-            return DistanceTile(start, stop, self._stripes(rows, start, stop), columns)
+            return DistanceTile(start, stop, self._stripes(rows, start, stop))
         assert ids is not None
         columns = ids.masked_fill(ids < 0, self.part.num_labels)
         return IdTile(start, stop, columns.add_(self.first_column) if self.first_column else columns)
@@ -126,33 +129,7 @@ class PartInUnit:
 
         return kept(ids.memory, ("columns", self.device), make)
 
-    def _column_of_each(self, least: int, count: int) -> Tensor:
-        """The columns of ``count`` distances from ``least`` on; those of the whole unit are made once."""
-        ids, offset = self.by_distance, self.offset.low
-        assert ids is not None
-        queries, keys = len(self.unit.queries), len(self.unit.keys)
-        first = -(queries - 1) - offset
-
-        def make() -> Tensor:
-            distances = torch.arange(first, keys - offset, device=self.device)
-            return self._columns()[distances.clamp_(ids.first, ids.last).sub_(ids.first)]
-
-        columns = kept(ids.memory, ("of each distance", queries, keys, self.device), make)
-        return columns[least - first : least - first + count]
-
     def _ids(self, rows: range, start: int, stop: int) -> Tensor:
-        if self._over is None:
-            return self._unlisted(rows, start, stop)
-        keys, ids = len(self.unit.keys), self.by_distance
-        if ids is not None and len(ids.lookup) == 1:
-            room = self._over.room(1, rows, keys).fill_(ids.lookup[0])
-        else:
-            under = self._unlisted(rows, 0, keys)
-            room = self._over.room(under.shape[0], rows, keys)
-            room[:, 1:-1] = under
-        return self._over.written(room, rows)[..., start:stop]
-
-    def _unlisted(self, rows: range, start: int, stop: int) -> Tensor:
         if self.ids is not None:
             return self.ids[:, rows.start : rows.stop, start:stop].to(torch.int64)
         i = torch.arange(rows.start, rows.stop, device=self.device)[:, None]
@@ -165,10 +142,6 @@ class PartInUnit:
         csr = self.part.csr
         if csr is None:
             return None
-        if self._over is not None:
-            if not csr.parallel:
-                return None
-            return self._over.further(rows, start, stop, self.first_column, self.zero_column)
         assert self.row_ptr is not None
         batch_row = self.unit.batch.start if csr.batch > 1 else 0
         corner = batch_row * self.q_len + self.unit.queries.start + rows.start

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from relgraph.impl import budget, draw
+from relgraph.impl import draw
 from relgraph.impl.chunked.ids import BlockIds, UnitIds
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.units import Unit
@@ -115,10 +115,7 @@ class RowBlock:
         scores = self._scores(need_slope)
         top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
         scores.sub_(top)
-        if budget.block_bytes(scores.device):
-            scores.exp_()
-        else:
-            scores.mul_(PER_LN2).exp2_()
+        scores.mul_(PER_LN2).exp2_()
         total = scores.sum(-1, keepdim=True)
         if lse is not None:
             torch.add(top.squeeze(-1), total.squeeze(-1).log(), out=lse[self.at])

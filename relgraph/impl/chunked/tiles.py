@@ -84,24 +84,14 @@ class IdTile:
 
 @dataclass(frozen=True, eq=False)
 class DistanceTile:
-    """Keys ``start:stop`` of a block: columns by distance, from the smallest (last row, first key) to the largest.
-
-    ``columns`` are those of all distances, if one gather is faster than a copy for each stripe.
-    """
+    """Keys ``start:stop`` of a block: columns by distance, from the smallest (last row, first key) to the largest."""
 
     start: int
     stop: int
     stripes: Sequence[Stripe]
-    columns: Tensor | None = None
 
     def gather(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None, *, add: bool) -> None:
         """Write (or add) the entries of by_query over the piece, and add those of by_key."""
-        if self.columns is not None:
-            if by_query is not None:
-                _gather_distances(piece, by_query, self.columns, add=add)
-            if by_key is not None:
-                _gather_distances(piece.mT, by_key, self.columns.flip(0), add=True)
-            return
         if by_query is not None:
             _gather_stripes(piece, by_query, self.stripes, add=add)
         if by_key is not None:
@@ -137,12 +127,6 @@ def _pairs_of(by_distance: Tensor, rows: int, keys: int) -> Tensor:
     flat = by_distance.flatten(-2)
     size, stride = (*flat.shape[:-1], rows, keys), (*flat.stride()[:-1], by_distance.shape[-1] - 1, 1)
     return flat.as_strided(size, stride, flat.storage_offset() + rows - 1)
-
-
-def _gather_distances(piece: Tensor, table: Tensor, columns: Tensor, *, add: bool) -> None:
-    """Write (or add) the table entry (row, column of its distance) to each pair of the piece."""
-    pairs = _pairs_of(table.index_select(-1, columns), *piece.shape[-2:])
-    piece.add_(pairs) if add else piece.copy_(pairs)
 
 
 def _gather_stripes(piece: Tensor, table: Tensor, stripes: Sequence[Stripe], *, add: bool) -> None:

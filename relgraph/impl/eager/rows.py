@@ -137,7 +137,7 @@ def _blocks(call: Call) -> Iterator[tuple[Unit, range, Call]]:
     for unit in units(plan, memo_of(plan), query.shape[0], together):
         for first in range(unit.queries.start, unit.queries.stop, most):
             rows = range(first, min(first + most, unit.queries.stop))
-            own_plan = cut(plan, unit.batch, rows, unit.keys, unit.graph)
+            own_plan = cut(plan, unit.batch, rows, unit.keys, unit.graph, first - unit.queries.start)
             yield unit, rows, _cut(call, unit, rows, own_plan)
 
 
