@@ -1,5 +1,4 @@
-// Edges-only attention as Python passes it: plain numbers and pointers. edges.py writes the same structs; both must
-// change together.
+// Edges-only attention as Python passes it: plain numbers and pointers, which structs.py reads from here.
 #pragma once
 #include "problem.h"
 

@@ -239,13 +239,13 @@ class _Filled(Held):
         if mass is not None:
             struct.mass = self.rows_of(mass)
 
-    def rows_of(self, x: Tensor | None) -> CTensor:
+    def rows_of(self, x: Tensor | None) -> ctypes.Structure:
         """The struct of a tensor ``[B, H, N, size]``, whose rows are made dense; no data without one."""
         if x is None:
             return CTensor()
         return self.tensor(x if x.stride(3) == 1 else x.contiguous())
 
-    def table(self, x: Tensor | None) -> CTensor:
+    def table(self, x: Tensor | None) -> ctypes.Structure:
         """The struct of a table ``[R, size]``, which serves all heads, or ``[H, R, size]``; no data without one."""
         if x is None or x.numel() == 0:
             return CTensor()

@@ -1,5 +1,5 @@
 // The arguments from Python: plain numbers and pointers, no torch headers, so one binary serves every torch version.
-// problem.py writes the same structs; both must change together.
+// structs.py reads this file, so plain data only: numbers, arrays, structs, pointers.
 #pragma once
 #include <cstdint>
 

@@ -47,7 +47,7 @@ class Held:
         """The address of ``x`` as int64."""
         return self.address(as_long(x))
 
-    def tensor(self, x: Tensor | None) -> CTensor:
+    def tensor(self, x: Tensor | None) -> ctypes.Structure:
         """The struct of ``[B, H, N, D]``, kept, whose last axis is dense; no data for None and for no numbers."""
         if x is None or x.numel() == 0:
             return CTensor()
@@ -107,7 +107,7 @@ class Layout(Held):
             self.filled.q_ptr, self.filled.k_ptr = self.long(plan.q_ptr), self.long(plan.k_ptr)
         self.forget(plan)
 
-    def _part(self, part: Part, first_column: int) -> CPart:
+    def _part(self, part: Part, first_column: int) -> ctypes.Structure:
         made = CPart(num_labels=part.num_labels, first_column=first_column, full=int(part.complete))
         made.offsets, made.offset_step = self.offsets(part.offset)
         if isinstance(part.ids, DistanceIds):
@@ -168,11 +168,11 @@ class Filled(Held):
         kind, struct.score_parameter = score.encode(problem.score)
         struct.score_kind = int(kind) + 1
 
-    def table(self, x: Tensor | None) -> CTensor:
+    def table(self, x: Tensor | None) -> ctypes.Structure:
         """A table ``[R, size]``, which serves all heads, or ``[H, R, size]``."""
         return self.tensor(None if x is None else x.contiguous().expand(1, self.struct.heads, *x.shape[-2:]))
 
-    def turned_table(self, x: Tensor, plan: LabelPlan) -> CTensor:
+    def turned_table(self, x: Tensor, plan: LabelPlan) -> ctypes.Structure:
         """A table's transpose, ``[size, width]``, its columns as the kernels read a row of numbers by label.
 
         Each part begins with the ids -2 and -1; the width is a multiple of 16.
