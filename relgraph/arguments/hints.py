@@ -18,7 +18,7 @@ _MAKERS = {
 def in_place_of_tensor(value: Any) -> str:
     """Describe a value that is not a tensor, and say how to make it one or where it belongs."""
     graph = in_place_of_graph(value)
-    return f"{_as_tensor(value)}{belongs(value)}" if graph == _name(value) else graph
+    return f"{graph}{belongs(value)}" if graph == _name(value) else graph
 
 
 def in_place_of_graph(value: Any) -> str:

@@ -285,12 +285,10 @@ class RelationAttention(Projections):
             >>> weights[0, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
-        if average_attn_weights is not False:
-            check.boolean("average_attn_weights", average_attn_weights)
         inputs, (z, aux) = self._ask(
             attend, cache, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
             attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
-            bank_features=bank_features, row_scores=row_scores,
+            bank_features=bank_features, row_scores=row_scores, average_attn_weights=average_attn_weights,
         )  # fmt: skip
         weights = aux.weights.mean(-3) if average_attn_weights and aux.weights is not None else aux.weights
         return self._outputs(z, weights, aux.label_mass, inputs)
@@ -361,6 +359,7 @@ class RelationAttention(Projections):
     def _checked(
         self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
         need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
+        average_attn_weights: Any = False,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs and scores by row."""
         if self.labeler is not None:
@@ -382,6 +381,7 @@ class RelationAttention(Projections):
             rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs, self._names)
         # before the cache takes the keys
         check.boolean("need_weights", need_weights)
+        check.boolean("average_attn_weights", average_attn_weights)
         if need_weights and self.impl in ("chunked", "native", "triton"):
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"

@@ -380,7 +380,7 @@ def bad_features(mesh):
         rf"x must have a row for each of the {n} nodes of this process, got shape \[{n - 1}, 6\]; on",
     )
     refused(mesh, given(own.sum()), r"x must have a row .* got shape \[\]; on process")
-    refused(mesh, given(own.tolist()), "TypeError: x must be a Tensor, got list; on process")
+    refused(mesh, given(own.tolist()), "TypeError: x must be a Tensor, got list: make it a tensor.*; on")
     refused(
         mesh,
         given(own.float()),
