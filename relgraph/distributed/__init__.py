@@ -11,7 +11,7 @@
 
 After you import this module, :func:`~relgraph.relation_attention` takes DTensors that are sharded by batch or by heads.
 
-Files, from the bottom up: ``layout``; ``costs``; ``kept``, parts of labels; ``collectives``, what is sent;
+Files, from the bottom up: ``layout``; ``costs``; ``parts`` of labels; ``collectives``, what is sent;
 ``together``, errors on all processes; ``context``, attention over split rows; ``partition``, over the edges of
 a split graph; ``batch`` and ``tensors``, attention of DTensors; ``head_parallel``.
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from relgraph.distributed.kept import part_of
+from relgraph.distributed.parts import part_of
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 
 

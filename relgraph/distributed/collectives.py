@@ -134,12 +134,7 @@ def _swap(x: Tensor, layout: Layout, rows: int, heads: int, back: bool, group: A
 def rows_to_heads(x: Tensor, layout: Layout, rows: int, heads: int, group: Any) -> Tensor:
     """From the rows of this process, of all heads, to all rows of 1/P of the heads; differentiable.
 
-    Args:
-        x: a tensor with rows on axis ``rows`` and heads, a multiple of P, on axis ``heads``.
-        layout: which rows each process holds.
-        rows: the axis of rows.
-        heads: the axis of heads.
-        group: the processes.
+    ``rows`` and ``heads`` are their axes in ``x``; P divides the heads.
     """
     return x if layout.processes == 1 else _RowsToHeads.apply(x, layout, rows, heads, False, group)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
+from torch.utils._pytree import tree_map
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -126,12 +127,12 @@ class HeadParallel(ParallelStyle):
         def whole(x: Any) -> Any:
             if not isinstance(x, Tensor):
                 return x
-            if id(x) not in made:
-                split = (
-                    x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, [self.input_layouts], run_check=False)
-                )
-                made[id(x)] = split.redistribute(placements=[Replicate()])
-            return made[id(x)]
+            key = id(x)
+            if key not in made:
+                if not isinstance(x, DTensor):
+                    x = DTensor.from_local(x, mesh, [self.input_layouts], run_check=False)
+                made[key] = x.redistribute(placements=[Replicate()])
+            return made[key]
 
         count = len(_INPUTS)
         changed = {name: whole(x) if name in _INPUTS else x for name, x in options.items()}
@@ -139,17 +140,11 @@ class HeadParallel(ParallelStyle):
 
     def _outputs(self, outputs: Any) -> Any:
         """The output in the layout that was asked for; weights and masses of all heads."""
-        first, *extra = outputs if isinstance(outputs, tuple) else (outputs,)
-        out = self._as_asked(first, self.output_layouts)
-        if not extra:
-            return out
-        gathered = [
-            tuple(self._as_asked(part, Replicate()) for part in x)
-            if isinstance(x, tuple)
-            else self._as_asked(x, Replicate())
-            for x in extra
-        ]
-        return (out, *gathered)
+        if not isinstance(outputs, tuple):
+            return self._as_asked(outputs, self.output_layouts)
+        first, *extra = outputs
+        whole = tree_map(lambda x: self._as_asked(x, Replicate()), extra)
+        return (self._as_asked(first, self.output_layouts), *whole)
 
     def _as_asked(self, x: DTensor, placement: Placement) -> Tensor:
         x = x.redistribute(placements=[placement])

@@ -64,10 +64,10 @@ class NodePartition:
         >>> from torch.distributed.device_mesh import init_device_mesh
         >>> init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         >>> mesh, layout = init_device_mesh("cpu", (1,)), rg.distributed.Layout.even(4, 1)
-        >>> edge_index = torch.tensor([[0, 1, 3], [1, 2, 2]])
-        >>> partition = rg.distributed.NodePartition(mesh, layout, edge_index)
+        >>> edge_index, edge_type = torch.tensor([[0, 1, 3], [1, 2, 2]]), torch.tensor([0, 1, 0])
+        >>> partition = rg.distributed.NodePartition.cut(mesh, layout, edge_index)
         >>> conv, x = rg.pyg.RelationConv(8, 4, num_relations=2), torch.randn(4, 8)
-        >>> labels = partition.labels(torch.tensor([0, 1, 0]), 2)
+        >>> labels = partition.labels(edge_type[partition.edge_ids], 2)
         >>> conv((partition.with_halo(x), x), labels).shape
         torch.Size([4, 4])
         >>> destroy_process_group()
@@ -92,15 +92,6 @@ class NodePartition:
         Raises:
             TypeError: an argument of the wrong kind.
             ValueError: as of the class; edges between nodes that do not exist.
-
-        Example:
-            >>> from torch.distributed import destroy_process_group, init_process_group
-            >>> from torch.distributed.device_mesh import init_device_mesh
-            >>> init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-            >>> mesh, layout = init_device_mesh("cpu", (1,)), rg.distributed.Layout.even(3, 1)
-            >>> rg.distributed.NodePartition.cut(mesh, layout, torch.tensor([[0, 1], [1, 2]])).edge_ids
-            tensor([0, 1])
-            >>> destroy_process_group()
         """
         partition = cls.__new__(cls)
         partition._begin(mesh, layout, edge_index, whole=True)
@@ -162,16 +153,6 @@ class NodePartition:
             TypeError: not a Tensor.
             ValueError: another number of rows, a device other than that of ``edge_index``, or dtypes, further axes or
                 ``requires_grad`` that differ between processes. Every process raises it.
-
-        Example:
-            >>> from torch.distributed import destroy_process_group, init_process_group
-            >>> from torch.distributed.device_mesh import init_device_mesh
-            >>> init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-            >>> mesh, layout = init_device_mesh("cpu", (1,)), rg.distributed.Layout.even(3, 1)
-            >>> partition = rg.distributed.NodePartition(mesh, layout, torch.tensor([[0, 1], [1, 2]]))
-            >>> partition.with_halo(torch.arange(3.0))                          # one process needs no others
-            tensor([0., 1., 2.])
-            >>> destroy_process_group()
         """
         if torch.compiler.is_compiling():
             # not a decorator: that would load the compiler with relgraph
@@ -183,8 +164,8 @@ class NodePartition:
         error, described = None, {}
         try:
             self._check_rows(x)
-            learns = x.requires_grad and torch.is_grad_enabled()
-            described = {"x": f"{x.dtype} [n, {', '.join(map(str, x.shape[1:]))}], requires_grad={learns}"}
+            gradient = x.requires_grad and torch.is_grad_enabled()
+            described = {"x": f"{x.dtype} [n, {', '.join(map(str, x.shape[1:]))}], requires_grad={gradient}"}
         except (TypeError, ValueError) as problem:
             error = problem
         raise_together(error, described, self._device, self.group)
@@ -211,16 +192,6 @@ class NodePartition:
             TypeError: an argument of the wrong kind.
             ValueError: another number of ids than edges, or ids out of range. Nothing travels here, so only the process
                 with the wrong ids raises this.
-
-        Example:
-            >>> from torch.distributed import destroy_process_group, init_process_group
-            >>> from torch.distributed.device_mesh import init_device_mesh
-            >>> init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-            >>> mesh, layout = init_device_mesh("cpu", (1,)), rg.distributed.Layout.even(3, 1)
-            >>> partition = rg.distributed.NodePartition(mesh, layout, torch.tensor([[0, 1], [1, 2]]))
-            >>> partition.labels(torch.tensor([0, 1]), 2)
-            EdgeLabels(q_len=3, k_len=3, num_labels=2, edges=2, default=None)
-            >>> destroy_process_group()
         """
         return EdgeLabels(self.edge_index, ids, num_labels, q_len=self.num_own, k_len=self.num_own + self.num_halo)
 

@@ -8,6 +8,7 @@ tables that all heads share.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -38,12 +39,9 @@ class DTensors(TensorHook):
         split = _Split(given)
         output, aux = attend(split.part_of(given), need_lse=need_lse)
         heads = -2 if split.packed else -3
-        mass = aux.label_mass
         return split.joined(output, heads), AttentionAux(
             weights=split.joined(aux.weights, -3),
-            label_mass=tuple(split.joined(x, heads) for x in mass)
-            if isinstance(mass, tuple)
-            else split.joined(mass, heads),
+            label_mass=split.joined(aux.label_mass, heads),
             lse=split.joined(aux.lse, -1 if split.packed else -2),
         )
 
@@ -80,9 +78,7 @@ class _Split:
         self.roles = [self._common(axis, found) for axis, found in enumerate(zip(*by_tensor, strict=True))]
         self.batch = 1 if self.packed else query.shape[0]
         self.heads, self.kv_heads = query.shape[1], given["key"].shape[1]
-        count = 1
-        for axis, role in enumerate(self.roles):
-            count *= self.mesh.size(axis) if role == _HEADS else 1
+        count = self._count(_HEADS)
         for name, heads in (("query", self.heads), ("key", self.kv_heads)):
             if heads % count:
                 raise ValueError(
@@ -148,16 +144,11 @@ class _Split:
         return self.part(x, batch=axes.get("B"), heads=axes.get("H"))
 
     def part(self, x: Any, *, batch: int | None = None, heads: int | None = None, count: int | None = None) -> Any:
-        """The part of a tensor, or of each of a tuple, that this process needs, as a plain tensor.
+        """The part of a tensor, or of each of a tuple, that this process needs, as a plain tensor; other values as is.
 
-        Other values are returned unchanged. In backward, a split tensor gets the gradient of each part, and a shared
-        tensor gets the sum of all gradients.
-
-        Args:
-            x: a DTensor on the mesh, or a Tensor that is the same on all processes.
-            batch: its axis of batch rows, counted from the end.
-            heads: its axis of heads. All parts share an axis whose length is not the full one (1, or missing).
-            count: the number of all heads; H by default.
+        ``batch`` and ``heads`` are its axes, counted from the end; ``count`` is the number of all heads, by default H.
+        All parts share an axis of another length (1, or missing). In backward, a split tensor gets the gradient of each
+        part, and a shared tensor gets the sum of all gradients.
         """
         if isinstance(x, (tuple, list)):
             return tuple(self.part(each, batch=batch, heads=heads, count=count) for each in x)
@@ -180,7 +171,9 @@ class _Split:
         return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
 
     def joined(self, x: Any, heads: int) -> Any:
-        """A part of the result as a DTensor, with its heads on axis ``heads`` from the end."""
+        """A part of the result, or each of a tuple, as a DTensor, with its heads on axis ``heads`` from the end."""
+        if isinstance(x, tuple):
+            return tuple(self.joined(each, heads) for each in x)
         if x is None:
             return None
         places = {_BATCH: Shard(0), _HEADS: Shard(x.dim() + heads)}
@@ -198,10 +191,7 @@ class _Split:
 
     def _count(self, role: str) -> int:
         """How many processes share the batch rows or heads."""
-        count = 1
-        for axis, other in enumerate(self.roles):
-            count *= self.mesh.size(axis) if other == role else 1
-        return count
+        return math.prod(self.mesh.size(axis) for axis, other in enumerate(self.roles) if other == role)
 
     def _range(self, role: str, size: int) -> tuple[int, int]:
         """The first and one past the last batch row, or head, of this process, as torch cuts them."""

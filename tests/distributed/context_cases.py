@@ -289,7 +289,11 @@ def checkpointed(mesh, method, kind, place, threaded):
     return [float((x - y).abs().max()) for x, y in pairs]
 
 
-CHECKPOINTS = list(itertools.product(("reentrant", "other"), ("both", "forward", "backward"), (False, True)))
+CHECKPOINTS = [
+    (kind, place, threaded != (kind == "other"))
+    for kind in ("reentrant", "other")
+    for place, threaded in (("both", False), ("forward", True), ("backward", False))
+]
 
 
 def in_another_thread(mesh, method):
@@ -381,5 +385,6 @@ def all_cases(mesh):
                 yield ("checkpoint", method, *how), caught(lambda: checkpointed(mesh, method, *how))  # noqa: B023
             for name in MASKS:
                 yield ("mask", method, name), caught(lambda: masked(mesh, method, name))  # noqa: B023
-    for name, method, layout in itertools.product(CASES, METHODS, LAYOUTS):
-        yield (name, method, layout), caught(lambda: compare(mesh, *(name, method, layout)))  # noqa: B023
+    for at, (name, method) in enumerate(itertools.product(CASES, METHODS)):
+        layout = LAYOUTS[(at + mesh.size() // 4) % 2]
+        yield (name, method), caught(lambda: compare(mesh, *(name, method, layout)))  # noqa: B023

@@ -1,8 +1,6 @@
-"""Layers and models whose rows are split over processes, compared with one process; and what is refused."""
+"""Layers and models whose rows are split over processes, compared with one process."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import torch
 from torch import distributed, nn
@@ -10,12 +8,12 @@ from torch import distributed, nn
 import relgraph as rg
 from relgraph.distributed import together
 from tests import layers
+from tests.distributed.layer_refusals import METHODS, B, E, H, refusals
 from tests.distributed.worlds import BY_PLACE, caught
 from tests.layers import attention_layer, encoder_layer
 
-N, B, E, H = 16, 2, 16, 4
+N = 16
 PTR = torch.tensor([0, 5, 12, 16])
-METHODS = ("allgather", "ring", "ulysses")
 PADDING = torch.arange(N) >= torch.tensor([[N], [11]])
 LEFT = torch.arange(N) < torch.tensor([[0], [5]])
 
@@ -180,150 +178,13 @@ class Steps(nn.Module):
 
 
 TRAINING = {
-    "plain": {},
-    "dropout": {"dropout": 0.3},
-    "bfloat16": {"half": True},
-    "checkpointing": {"dropout": 0.3, "checkpointing": True},
+    ("dropout", "allgather"): {"dropout": 0.3},
+    ("dropout", "ring"): {"dropout": 0.3},
+    ("bfloat16", "ring"): {"half": True},
+    ("bfloat16", "ulysses"): {"half": True},
+    ("checkpointing", "ulysses"): {"dropout": 0.3, "checkpointing": True},
+    ("checkpointing", "ring"): {"dropout": 0.3, "checkpointing": True},
 }
-
-
-def refusals(mesh):
-    """What raises within a region, by name and method: all processes go on afterwards."""
-    rank, x, q = mesh.get_local_rank(), torch.randn(B, 4, E), torch.randn(B, H, 4, 8)
-    whole = 4 * mesh.size()
-    layer, labels, table = attention_layer(E, H, num_labels=7), rg.ClippedDistance(3)(whole), torch.randn(7, 8)
-    nodes, edges = torch.randn(4, 2, 8), rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 7, q_len=4)
-    stack = rg.RelationEncoder(encoder_layer(E, H, 32, 0.0, labeler=rg.ClippedDistance(3)), 1)
-    packed = rg.ClippedDistance(3)(whole, ptr=torch.tensor([0, 3, whole]))
-    short, longer = q[:, :, : 4 - rank], rg.ClippedDistance(3)(whole + min(rank, 1))
-    calls = {
-        "unequal lengths": lambda: rg.relation_attention(short, q, q, None),
-        "unequal lengths of keys": lambda: rg.relation_attention(q, short, short, None),
-        "other batches": lambda: rg.relation_attention(*[torch.randn(B + rank, H, 4, 8)] * 3, None),
-        "another dtype": lambda: rg.relation_attention(*[q.double() if rank == 1 else q] * 3, None),
-        "another order": lambda: rg.relation_attention(q, q, q, None, is_causal=rank == 1),
-        "dropout on one process": lambda: rg.relation_attention(q, q, q, None, dropout_p=0.5 * (rank == 1)),
-        "other labels": lambda: rg.relation_attention(q, q, q, differing(rank, whole), table),
-        "labels of another length": lambda: rg.relation_attention(q, q, q, longer, table),
-        "labels of a part": lambda: layer(x, labels=rg.ClippedDistance(3)(4)),
-        "labels on one process": lambda: rg.relation_attention(q, q, q, rg.Window(9)(whole) if rank == 0 else None),
-        "packed on one process": lambda: rg.relation_attention(
-            *[q[0].transpose(0, 1)] * 3, packed if rank == 0 else labels, table
-        ),
-        "another kind on one process": lambda: rg.relation_attention(q, q, q, "labels" if rank == 1 else labels, table),
-        "unequal lengths in a layer": lambda: layer(x[:, : 4 - rank], labels=labels),
-        "unequal lengths in a stack": lambda: stack(x[:, : 4 - rank]),
-        "labels of another length in a layer": lambda: layer(x, labels=longer),
-        "labels for a layer of one process": lambda: layer(x, labels=labels if rank == 0 else None),
-        "weights": lambda: layer(x, labels=labels, need_weights=True),
-        "cache": lambda: layer(x, labels=labels, cache=rg.KVCache()),
-        "edge_attention": lambda: rg.edge_attention(nodes, nodes, nodes, edges, table),
-        "edge vectors": lambda: rg.relation_attention(q, q, q, edges, table, edge_attr=torch.randn(1, 3)),
-        "mask of pairs without all keys": lambda: rg.relation_attention(
-            q, q, q, labels, table, attn_mask=torch.zeros(4, 3)
-        ),
-    }
-    calls |= differences(rank, q, labels, table) | refused_by_rows(rank, q, whole)
-    calls |= in_layers(rank, x, layer)
-    for method in METHODS:
-        for name, call in calls.items():
-            with rg.distributed.context_parallel(mesh, method=method):
-                yield ("refused", name, method), caught(call)
-        layout = rg.distributed.Layout.even(whole, mesh.size())
-        with rg.distributed.context_parallel(mesh, method=method, layout=layout):
-            yield ("refused", "lengths that are not those of the layout", method), caught(calls["unequal lengths"])
-        with rg.distributed.context_parallel(mesh, method=method, layout=layout):
-            in_layer = caught(calls["unequal lengths in a layer"])
-            yield ("refused", "lengths in a layer that are not those of the layout", method), in_layer
-        with rg.distributed.context_parallel(mesh, method=method):
-            rows = rg.DenseLabels(torch.zeros(4 - min(rank, 1), whole, dtype=torch.int64), 7)
-            call = lambda: rg.relation_attention(q, q, q, rows, table)  # noqa: B023, E731
-            yield ("refused", "labels of other rows", method), caught(call)
-    three = torch.randn(B, 3, 4, 8)
-    for name, key in (("heads", three), ("heads of keys", three[:, :1])):
-        with rg.distributed.context_parallel(mesh, method="ulysses"):
-            query = three if name == "heads" else q
-            call = lambda: rg.relation_attention(query, key, key, None, enable_gqa=True)  # noqa: B023, E731
-            yield ("refused", name, "ulysses"), caught(call)
-    with rg.distributed.context_parallel(mesh, method=METHODS[rank % 2]):
-        yield ("refused", "other methods", "any"), caught(lambda: rg.relation_attention(q, q, q, None))
-    split = rg.distributed.Layout.even(whole, mesh.size())
-    turned = rg.distributed.Layout(split.runs[1:] + split.runs[:1])
-    for name, layouts in {"named": ("even", "head-tail"), "given": (split, turned), "of both": ("even", split)}.items():
-        region = rg.distributed.context_parallel(mesh, layout=layouts[min(rank, 1)])
-        yield ("refused", f"other layouts, {name}", "any"), caught(region.__enter__)
-
-
-def differences(rank, q, labels, table):
-    """Calls of which one process gives another argument; it would change the answer, or what travels."""
-    last, mask, ids = rank == 1, torch.ones(4, q.shape[2] * distributed.get_world_size()), labels.to_dense()[0]
-    given = {
-        "dropout_p": {"dropout_p": 0.5 if last else 0.4},
-        "scale": {"scale": 1.0 if last else None},
-        "q_offset": {"q_offset": 1 if last else 0},
-        "q_offset tensors": {"q_offset": torch.tensor(int(last))},
-        "score": {"score": rg.score.Softcap(2.0 if last else 3.0)},
-        "weights of a score": {"score": rg.score.Additive(torch.ones(H, 8) if last else torch.ones(8))},
-        "activations": {"score": rg.score.Additive(torch.ones(8), torch.tanh if last else torch.relu)},
-        "functions of scores": {"score": nn.LeakyReLU(0.1 if last else 0.2)},
-        "value_table": {"value_table": table if last else None},
-        "key_table": {"key_table": table.expand(H, 7, 8) if last else table},
-        "attn_mask": {"attn_mask": mask > 0 if last else mask},
-        "attn_mask on one process": {"attn_mask": mask if last else None},
-        "axes of attn_mask": {"attn_mask": mask[None, None] if last else mask},
-        "row_scores": {"row_scores": torch.zeros(B, H, 4, 7) if last else None},
-        "value_map": {"value_map": torch.zeros(7, 8, 8) if last else None},
-        "content_bias": {"content_bias": torch.zeros(H, 8) if last else None},
-        "enable_gqa": {"enable_gqa": last},
-        "impl": {"impl": "dense" if last else "chunked"},
-        "need_label_mass": {"need_label_mass": last},
-        "need_lse": {"need_lse": last},
-        "need_weights": {"need_weights": last},
-    }
-    attend = partial(rg.relation_attention_with_aux, q, q, q, labels)
-    calls = {f"other {name}": partial(attend, **{"bias_table": table[:, 0]} | more) for name, more in given.items()}
-
-    def under_autocast():
-        with torch.autocast("cpu", enabled=last):
-            attend()
-
-    return calls | {
-        "other value size": lambda: rg.relation_attention(q, q, q[..., : 8 - last], labels),
-        "other value dtype": lambda: rg.relation_attention(q, q, q.double() if last else q, labels),
-        "other gradients": lambda: rg.relation_attention(q, q.clone().requires_grad_(last), q, labels),
-        "other autocast": under_autocast,
-        "other ids": lambda: rg.relation_attention(q, q, q, ids.roll(int(last)), table),
-    }
-
-
-def refused_by_rows(rank, q, whole):
-    """Calls that are refused for what the rows of one process have, and what each process refuses."""
-    twice = torch.tensor([[1, 1, 0], [0, 0, whole - 1]])
-    edges = rg.EdgeLabels(twice, torch.tensor([0, 1, 2]), 7, q_len=whole)
-    summed = rg.EdgeLabels(twice, torch.tensor([0, 1, 2]), 7, q_len=whole, default=0, duplicates="sum")
-    table, maps = torch.randn(7, 8), torch.randn(7, 8, 8)
-    keys = torch.cat([q, q], 2)
-    return {
-        "parallel edges": lambda: rg.relation_attention(q, q, q, edges, table, impl="chunked"),
-        "maps over parallel edges": lambda: rg.relation_attention(q, q, q, summed, value_map=maps),
-        "a causal order without an offset": lambda: rg.relation_attention(q, keys, keys, None, is_causal=True),
-    }
-
-
-def in_layers(rank, x, layer):
-    """Calls of a layer that one process gives something else."""
-    last, labels = rank == 1, rg.ClippedDistance(3)(4 * distributed.get_world_size())
-    attend = partial(layer, labels=labels)
-    return {
-        "other widths in a layer": lambda: attend(x[..., :-1] if last else x),
-        "padding on one process": lambda: attend(x, key_padding_mask=torch.zeros(B, 4).bool() if last else None),
-        "a mask of another length in a layer": lambda: attend(x, attn_mask=torch.zeros(4, 9 if last else 8).bool()),
-        "ids without rows in a layer": lambda: layer(x, labels=torch.zeros(8).long() if last else labels),
-    }
-
-
-def differing(rank, length):
-    return rg.DenseLabels(torch.full((length, length), rank), 7)
 
 
 def sent(mesh):
@@ -355,13 +216,13 @@ def comparisons(mesh):
     return found
 
 
-def compiled(mesh, method):
+def compiled(mesh):
     """The differences of a layer that was compiled outside of regions: outside, within two regions, and outside."""
     layer, x = attention(), x_of(B, N, E)
     fast, labels = torch.compile(layer, backend="eager"), rg.ClippedDistance(3)(N)
     wanted = layer(x, labels=labels)
     found = [fast(x, labels=labels) - wanted]
-    for _ in range(2):
+    for method in METHODS[:2]:
         with rg.distributed.context_parallel(mesh, method=method) as region:
             rows, rank = region.layout_of(N), mesh.get_local_rank()
             found.append(fast(rows.shard(x, rank), labels=labels) - rows.shard(wanted, rank))
@@ -371,14 +232,12 @@ def compiled(mesh, method):
 
 def all_cases(mesh):
     if mesh.size() == 4:
-        for method in METHODS:
-            yield ("compiled", method), caught(lambda: compiled(mesh, method))  # noqa: B023
+        yield "compiled", caught(lambda: compiled(mesh))
     yield "comparisons", caught(lambda: comparisons(mesh))
-    for name in CASES:
-        for method in METHODS if name != "raw ids of own rows" else METHODS[:2]:
-            yield (name, method), caught(lambda: compare(mesh, *(name, method)))  # noqa: B023
-    for name, options in TRAINING.items():
-        for method in METHODS:
-            yield ("training", name, method), caught(lambda: losses(mesh, method, **options))  # noqa: B023
+    for at, name in enumerate(CASES):
+        method = "ring" if name == "raw ids of own rows" else METHODS[(at + mesh.size() // 4) % 3]
+        yield name, caught(lambda: compare(mesh, *(name, method)))  # noqa: B023
+    for (kind, method), options in TRAINING.items():
+        yield ("training", kind, method), caught(lambda: losses(mesh, method, **options))  # noqa: B023
     yield from refusals(mesh)
     yield from sent(mesh)

@@ -1,4 +1,4 @@
-"""Every argument of attention and of a layer with every wrong value, within a region, on one process or on all.
+"""Every argument of attention and of a layer with every wrong value on one process, within a region.
 
 A wrong value may be right elsewhere, so what counts is that processes agree and go on; ``test_misuse.py`` says so.
 """
@@ -56,26 +56,25 @@ def calls(whole):
     yield "layer", rg.RelationAttention(32, 4, num_labels=LABELS), {"query": x, "labels": labels}
 
 
-def cases(mesh, method):
-    """For each argument, value and where it is wrong, the exception or "answered".
+def cases(mesh):
+    """For each argument and value, the exception or "answered".
 
     Each case has a region of its own, because processes compare a call once per region, and a right call follows in it.
     """
     whole, rank = ROWS * mesh.size(), mesh.get_local_rank()
-    region = partial(rg.distributed.context_parallel, mesh, method=method)
+    region = partial(rg.distributed.context_parallel, mesh)
     for kind, function, given in calls(whole):
         with region():
-            wanted = attend(function, given)
+            wanted = output_of(function, given)
         signature = inspect.signature(function.forward if kind == "layer" else function)
         for name in signature.parameters:
             for what, value in values(whole).items():
-                for place, wrong in {"everywhere": True, "on one process": rank == 1}.items():
-                    with region():
-                        found = caught(partial(attend, function, given | {name: value} if wrong else given))
-                        yield (kind, name, what, place), found if isinstance(found, str) else "answered"
-                        assert torch.equal(attend(function, given), wanted)
+                with region():
+                    found = caught(partial(output_of, function, given | {name: value} if rank == 1 else given))
+                    yield (kind, name, what), found if isinstance(found, str) else "answered"
+                    assert torch.equal(output_of(function, given), wanted)
 
 
-def attend(function, given):
+def output_of(function, given):
     found = function(**given)
     return found[0] if isinstance(found, tuple) else found

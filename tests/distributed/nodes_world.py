@@ -1,31 +1,19 @@
-"""What processes of a split graph hold against one process, case by case; ``test_nodes.py`` starts them."""
+"""Graphs whose nodes are split over processes, case by case, compared with one process."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
 import re
-import traceback
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
-from torch_geometric.data import Data
-from torch_geometric.loader import DataLoader, NodeLoader
-from torch_geometric.sampler import BaseSampler, SamplerOutput
-from torch_geometric.utils import k_hop_subgraph
 
 import relgraph as rg
+from tests.distributed.worlds import caught
 
 Layout, NodePartition = rg.distributed.Layout, rg.distributed.NodePartition
 NODES, RELATIONS, WIDTH, FEATURES = 20, 3, 6, 2
-DATA = Path(os.environ.get("RELGRAPH_DATA", Path(__file__).parents[3] / "shared" / "data"))
 F64 = torch.float64
 
 
@@ -47,15 +35,15 @@ class Network(nn.Module):
         return x
 
 
-def graph(nodes=NODES, edges=90):
+def graph():
     """Edges with self-loops, parallel edges and two nodes without incoming edges; their relations and features."""
     made = torch.Generator().manual_seed(0)
-    index = torch.randint(nodes, (2, edges), generator=made)
-    index = index[:, (index[1] != 3) & (index[1] != nodes - 1)]
+    index = torch.randint(NODES, (2, 90), generator=made)
+    index = index[:, (index[1] != 3) & (index[1] != NODES - 1)]
     index = torch.cat([index, index[:, :7], torch.tensor([[5, 6], [5, 6]])], 1)
     types = torch.randint(-1, RELATIONS, index.shape[1:], generator=made)
     attr = torch.randn(index.shape[1], FEATURES, generator=made, dtype=F64)
-    return index, types, attr, torch.randn(nodes, WIDTH, generator=made, dtype=F64)
+    return index, types, attr, torch.randn(NODES, WIDTH, generator=made, dtype=F64)
 
 
 def network(**options):
@@ -96,15 +84,15 @@ def close(got, wanted, bound=1e-12):
     torch.testing.assert_close(got, wanted, rtol=bound, atol=bound)
 
 
-def loss_of(z, nodes=NODES):
-    return (z - 0.3).square().sum() / nodes
+def loss_of(z):
+    return (z - 0.3).square().sum() / NODES
 
 
 def one_process(net, x, index, attr, types):
     """Output, loss and all gradients of one process."""
     leaves = [x.clone().requires_grad_(), attr.clone().requires_grad_(), *net.parameters()]
     z = net(leaves[0], index, leaves[1], types)
-    loss = loss_of(z, x.shape[0])
+    loss = loss_of(z)
     return z.detach(), loss.detach(), torch.autograd.grad(loss, leaves)
 
 
@@ -146,28 +134,6 @@ def own_edges_alone(mesh):
         f"NodePartition(rank={rank}, processes={mesh.size()}, num_own={part.num_own}, num_halo={part.num_halo}, "
         f"edges={mine.shape[0]})"
     )
-
-
-def ten_steps(mesh):
-    """Ten steps of Adam with gradients summed over the processes end at the parameters of one process."""
-    index, types, attr, x = graph()
-    layout, rank = by_edges(mesh.size()), mesh.get_local_rank()
-    part, alone, split = NodePartition.cut(mesh, layout, index), network(), network()
-    labels, own = part.labels(types[part.edge_ids], RELATIONS), layout.shard(x, rank, 0)
-    own_attr = attr[part.edge_ids]
-    steps = [torch.optim.Adam(net.parameters(), 0.02) for net in (alone, split)]
-    for _ in range(10):
-        loss = loss_of(alone(x, index, attr, types))
-        my_loss = loss_of(split(own, labels, own_attr, with_halo=part.with_halo))
-        for step, each in zip(steps, (loss, my_loss), strict=True):
-            step.zero_grad()
-            each.backward()
-        for parameter in split.parameters():
-            distributed.all_reduce(parameter.grad)
-        for step in steps:
-            step.step()
-        close(together([my_loss.detach()])[0], loss.detach(), 1e-10)
-    close(list(split.parameters()), list(alone.parameters()), 1e-10)
 
 
 def bytes_sent(mesh):
@@ -239,164 +205,45 @@ def with_ddp(mesh, layout):
     close([parameter.grad for parameter in net.parameters()], list(grads))
 
 
-def batches_with_ddp(mesh):
-    """Each process takes other graphs of PyG's DataLoader; together their gradients are those of one batch of all."""
-    graphs = []
-    for seed in range(8):
-        made = torch.Generator().manual_seed(seed)
-        index = torch.randint(5 + seed, (2, 12), generator=made)
-        types = torch.randint(RELATIONS, (12,), generator=made)
-        attr = torch.randn(12, FEATURES, generator=made, dtype=F64)
-        x = torch.randn(5 + seed, WIDTH, generator=made, dtype=F64)
-        graphs.append(Data(x=x, edge_index=index, edge_type=types, edge_attr=attr))
-    nodes, net = sum(data.num_nodes for data in graphs), network()
-    (whole,) = DataLoader(graphs, batch_size=8)
-    *_, (_, _, *grads) = one_process(net, whole.x, whole.edge_index, whole.edge_attr, whole.edge_type)
-    ddp = DistributedDataParallel(net)
-    sampler = DistributedSampler(graphs, mesh.size(), mesh.get_local_rank(), shuffle=False)
-    for data in DataLoader(graphs, batch_size=8 // mesh.size(), sampler=sampler):
-        z = ddp(data.x, data.edge_index, data.edge_attr, data.edge_type)
-        (mesh.size() * loss_of(z, nodes)).backward()
-    close([parameter.grad for parameter in net.parameters()], list(grads))
-
-
-class AllNeighbors(BaseSampler):
-    """All nodes and edges within some steps of the seeds, in plain torch: PyG's sampler needs pyg-lib."""
-
-    def __init__(self, index, steps):
-        self.index, self.steps = index, steps
-
-    def sample_from_edges(self, index, **kwargs):
-        raise NotImplementedError
-
-    def sample_from_nodes(self, index, **kwargs):
-        nodes, edges, _, mask = k_hop_subgraph(index.node, self.steps, self.index, relabel_nodes=True)
-        rest = nodes[~torch.isin(nodes, index.node)]
-        ordered = torch.cat([index.node, rest])  # seeds come first, as a NodeLoader's user expects
-        place = torch.empty_like(nodes).scatter(0, torch.searchsorted(nodes, ordered), torch.arange(nodes.shape[0]))
-        row, col = place[edges]
-        return SamplerOutput(node=ordered, row=row, col=col, edge=mask.nonzero()[:, 0], metadata=(index.input_id, None))
-
-
-def neighbors_with_ddp(mesh):
-    """Each process takes other seeds of PyG's NodeLoader; with all their neighbours, the step is that of the graph."""
-    (index, types, attr, x), net = graph(), network()
-    *_, (_, _, *grads) = one_process(net, x, index, attr, types)
-    seeds = torch.arange(NODES).chunk(mesh.size())[mesh.get_local_rank()]
-    data = Data(x=x, edge_index=index, edge_type=types, edge_attr=attr)
-    loader = NodeLoader(data, AllNeighbors(index, 2), input_nodes=seeds, batch_size=seeds.shape[0])
-    ddp = DistributedDataParallel(net)
-    for batch in loader:
-        z = ddp(batch.x, batch.edge_index, batch.edge_attr, batch.edge_type)
-        (mesh.size() * loss_of(z[: batch.batch_size])).backward()
-    close([parameter.grad for parameter in net.parameters()], list(grads))
-
-
-def triples(path):
-    """The edges of a knowledge graph, (head, tail) by column, their relations, and how many of both there are."""
-    text = gzip.decompress(path.read_bytes()).decode()
-    heads, relations, tails = zip(*(line.split("\t")[:3] for line in text.splitlines()), strict=True)
-    nodes = {name: number for number, name in enumerate(dict.fromkeys(heads + tails))}
-    kinds = {name: number for number, name in enumerate(dict.fromkeys(relations))}
-    index = torch.tensor([[nodes[name] for name in heads], [nodes[name] for name in tails]])
-    return index, torch.tensor([kinds[name] for name in relations]), len(nodes), len(kinds)
-
-
-def a_real_graph(mesh, path):
-    index, types, nodes, relations = triples(path)
-    net = network(num_relations=relations, edge_dim=None, width=4)
-    x = torch.randn(nodes, 4, dtype=F64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    z = net(x, index, None, types)
-    grad_x, *grads = torch.autograd.grad(loss_of(z, nodes), [x, *net.parameters()])
-    edges = rg.EdgeLabels(index, types, relations, q_len=nodes)
-    layout, rank = Layout.by_cost(rg.distributed.row_costs(edges) + 1, mesh.size()), mesh.get_local_rank()
-    part = NodePartition.cut(mesh, layout, index)
-    own = layout.shard(x.detach(), rank, 0).requires_grad_()
-    mine = net(own, part.labels(types[part.edge_ids], relations), with_halo=part.with_halo)
-    close(mine, layout.shard(z, rank, 0))
-    got, *mine = torch.autograd.grad(loss_of(mine, nodes), [own, *net.parameters()])
-    close(got, layout.shard(grad_x, rank, 0))
-    close(together(mine), grads)
-
-
-def refused(mesh, call, message):
-    """Every process raises the same error, at once."""
-    try:
-        call()
-        mine = None
-    except (TypeError, ValueError) as error:
-        mine = f"{type(error).__name__}: {error}"
-    texts = [None] * mesh.size()
-    distributed.all_gather_object(texts, mine)
-    assert texts == [texts[0]] * mesh.size()
-    assert texts[0] is not None and re.search(message, texts[0]), texts[0]
-
-
-def bad_graphs(mesh):
+def bad_arguments(mesh):
+    """What one process gets wrong, in a graph and in features, all refuse."""
     size, rank, last = mesh.size(), mesh.get_local_rank(), mesh.get_local_rank() == mesh.size() - 1
-    index, layout = graph()[0], uneven(size)
-    own = NodePartition.cut(mesh, layout, index)
-    mine = torch.stack([own.node_ids[end] for end in own.edge_index])
-    wrong = torch.tensor([[0], [int(layout.positions(0)[0])]])
+    (index, _, _, x), layout = graph(), uneven(size)
+    part = NodePartition.cut(mesh, layout, index)
+    mine = torch.stack([part.node_ids[end] for end in part.edge_index])
+    wrong, n = torch.tensor([[0], [int(layout.positions(0)[0])]]), layout.lengths[size - 1]
+    own, whole = layout.shard(x, rank, 0), index.clone()
+    whole[0, 4] = 77 if last else 1
 
-    def given(edges, by=layout):
+    def made(edges, by=layout):
         return lambda: NodePartition(mesh, by, edges)
 
-    refused(mesh, given(mine, layout if rank else two_runs(size)), r"^ValueError: layout must be the same on all proc")
-    refused(mesh, given(mine, uneven(size + last)), "layout must be the same on all processes")
-    refused(mesh, given(mine, uneven(size + 1)), f"layout must be for {size} processes.*{size + 1}$")
-    refused(
-        mesh,
-        given(mine, "even" if last else layout),
-        f"TypeError: layout must be a Layout, got str; on process {size - 1}",
-    )
-    refused(
-        mesh, given(wrong if last else mine), r"nodes of this process, got edge 0: 0 -> 0, and process 0 owns 0; on"
-    )
-    refused(mesh, given(mine + 20 * last), f"edge_index: every source must .*; on process {size - 1}$")
-    refused(mesh, given(mine - 20 * (rank == 0)), "edge_index: every source must .*; on process 0$")
-    refused(mesh, given(mine.double() if last else mine), "edge_index must .*float64; on process")
-    refused(mesh, given(mine[:1] if last else mine), r"edge_index must have shape \[2, E\], got \[1, ")
-    refused(mesh, given(mine.tolist() if last else mine), "TypeError: edge_index must be a Tensor")
-    refused(mesh, given(mine.to("meta") if last else mine), "edge_index must hold numbers")
-    whole = index.clone()
-    whole[0, 4] = 77 if last else 1
-    refused(mesh, lambda: NodePartition.cut(mesh, layout, whole), "edge_index: every source must .*; on process")
-
-
-def bad_features(mesh):
-    rank, last = mesh.get_local_rank(), mesh.get_local_rank() == mesh.size() - 1
-    (index, _, _, x), layout = graph(), uneven(mesh.size())
-    part = NodePartition.cut(mesh, layout, index)
-    own = layout.shard(x, rank, 0)
-    n = layout.lengths[mesh.size() - 1]
-
-    def given(one):
+    def halo(one):
         return lambda: part.with_halo(one if last else own)
 
-    refused(
-        mesh,
-        given(own[1:]),
-        rf"x must have a row for each of the {n} nodes of this process, got shape \[{n - 1}, 6\]; on",
-    )
-    refused(mesh, given(own.sum()), r"x must have a row .* got shape \[\]; on process")
-    refused(
-        mesh,
-        given(own.tolist()),
-        r"TypeError: x must be a Tensor, got list: make it a tensor with torch.tensor\(...\); on process",
-    )
-    refused(
-        mesh,
-        given(own.float()),
-        r"^ValueError: x must be the same .*float64 \[n, 6\], requires_grad=False on process 0",
-    )
-    refused(mesh, given(own[:, :3]), r"x must be the same on all processes, .*\[n, 3\]")
-    refused(
-        mesh,
-        given(own.clone().requires_grad_()),
-        "x must be the same on all processes, .*requires_grad=True on process",
-    )
-    refused(mesh, given(own.to("meta")), "on process")
+    for message, call in (
+        ("^ValueError: layout must be the same on all proc", made(mine, layout if rank else two_runs(size))),
+        ("layout must be the same on all processes", made(mine, uneven(size + last))),
+        (f"layout must be for {size} processes.*{size + 1}$", made(mine, uneven(size + 1))),
+        (f"layout must be a Layout, got str; on process {size - 1}", made(mine, "even" if last else layout)),
+        ("of this process, got edge 0: 0 -> 0, and process 0 owns 0; on", made(wrong if last else mine)),
+        (f"edge_index: every source must .*; on process {size - 1}$", made(mine + 20 * last)),
+        ("edge_index: every source must .*; on process 0$", made(mine - 20 * (rank == 0))),
+        ("TypeError: edge_index must be a Tensor", made(mine.tolist() if last else mine)),
+        ("edge_index must hold numbers", made(mine.to("meta") if last else mine)),
+        ("edge_index: every source must .*; on", lambda: NodePartition.cut(mesh, layout, whole)),
+        (rf"row for each of the {n} nodes of this process, got shape \[{n - 1}, 6\]; on process", halo(own[1:])),
+        ("TypeError: x must be a Tensor, got list: make it a tensor.*; on", halo(own.tolist())),
+        (r"x must be the same .*float64 \[n, 6\], requires_grad=False on process 0", halo(own.float())),
+        (r"x must be the same on all processes, .*\[n, 3\]", halo(own[:, :3])),
+        ("x must be the same on all processes, .*requires_grad=True on", halo(own.clone().requires_grad_())),
+        ("on process", halo(own.to("meta"))),
+    ):
+        text = caught(call)
+        assert isinstance(text, str) and re.search(message, text.split("\n", 1)[0]), text
+        texts = [None] * size
+        distributed.all_gather_object(texts, text.split("\n", 1)[0])
+        assert texts == [texts[0]] * size
     assert part.with_halo(own).shape == (part.num_own + part.num_halo, WIDTH)
 
 
@@ -417,47 +264,23 @@ MODELS = {
     "tied": {"tie_projections": ("query",), "tie_tables": True, "per_head": False},
     "additive": {"score": "additive", "tables": ("key", "value", "bias")},
 }
+LAYOUTS = (two_runs, nobody, by_edges)
 CASES = {
-    "bad graphs": bad_graphs,
-    "bad features": bad_features,
-    **{f"{name}, {layout.__name__}": partial(a_step, layout=layout, options=options, as_labels=name != "messages")
-       for name, options in MODELS.items() for layout in (two_runs, nobody)},
-    "plain, by_edges": partial(a_step, layout=by_edges, options={}, as_labels=True),
-    "edge_index, uneven": partial(a_step, layout=uneven, options={}, as_labels=False),
+    "bad arguments": bad_arguments,
+    **{
+        name: partial(a_step, layout=LAYOUTS[at % 3], options=options, as_labels=name != "messages")
+        for at, (name, options) in enumerate(MODELS.items())
+    },
     "own edges alone": own_edges_alone,
-    "ten steps": ten_steps,
     "bytes": bytes_sent,
     "projected first": projected_first,
     "second gradients": second_gradients,
-    "DDP": partial(with_ddp, layout=by_edges),
     "DDP, nobody": partial(with_ddp, layout=nobody),
-    "DDP, batches": batches_with_ddp,
-    "DDP, neighbours": neighbors_with_ddp,
-}  # fmt: skip
-REAL = {2: DATA / "kg-small" / "umls" / "train.txt.gz", 4: DATA / "kg-wn18rr" / "train.txt.gz"}
+}
 
 
-def of(size):
-    """The cases that a world of this size runs."""
-    cases = dict(CASES)
-    if REAL[size].exists():
-        cases["a real graph"] = partial(a_real_graph, path=REAL[size])
-    if size == 4:
-        cases["compiled"] = compiled
-    return cases
-
-
-def one_of_many(rank, size, path):
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{path}/store", rank=rank, world_size=size, timeout=timedelta(seconds=60)
-    )
-    mesh, outcomes = init_device_mesh("cpu", (size,)), {}
-    for name, case in of(size).items():
-        try:
-            case(mesh)
-            outcomes[name] = ""
-        except Exception:
-            outcomes[name] = traceback.format_exc()
-            break  # the others may wait for this process: what they say to each other no longer fits
-    Path(path, f"{rank}.json").write_text(json.dumps(outcomes))
-    distributed.destroy_process_group()
+def all_cases(mesh):
+    """What went wrong in each case, by name; None if nothing did."""
+    cases = CASES | ({"compiled": compiled} if mesh.size() == 4 else {})
+    for name, case in cases.items():
+        yield name, caught(partial(case, mesh))

@@ -11,7 +11,7 @@ from torch import distributed
 if not distributed.is_available():
     pytest.skip("torch was built without distributed", allow_module_level=True)
 
-from tests.distributed.context_cases import CASES, CHECKPOINTS, LAYOUTS, MASKS, METHODS, all_cases
+from tests.distributed.context_cases import CASES, CHECKPOINTS, MASKS, METHODS, all_cases
 from tests.distributed.worlds import run_world
 
 
@@ -31,11 +31,10 @@ def check(found):
         assert max(errors) < 1e-11, errors
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_are_one(two, name, method, layout):
-    check(two[name, method, layout])
+def test_two_processes_are_one(two, name, method):
+    check(two[name, method])
 
 
 def test_an_odd_number_of_heads_is_gathered_in_groups(two):
@@ -74,11 +73,10 @@ def test_a_row_hidden_by_the_lowest_number_is_not_counted_twice(two, method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CASES)
-def test_four_processes_are_one(four, name, method, layout):
-    check(four[name, method, layout])
+def test_four_processes_are_one(four, name, method):
+    check(four[name, method])
 
 
 def test_relgraph_does_not_load_torch_distributed_for_it():

@@ -20,6 +20,7 @@ from relgraph.call import Given
 from relgraph.call.operands import DEFAULTS, POSITIONAL, Options
 from relgraph.distributed.collectives import all_gather
 from relgraph.labels import Labels
+from relgraph.labels.memory import memory_of
 from relgraph.score import Compatibility, Named
 
 _WANTED = {"need_weights": False, "need_label_mass": False}
@@ -48,18 +49,16 @@ def form_of(given: Given, *, need_lse: bool, without: Sequence[int]) -> dict[str
 def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> str:
     """What must be equal in an argument, as a text: of tensors the shape, dtype and whether they need a gradient.
 
-    Args:
-        x: the argument.
-        values: whether the numbers of a tensor must be equal too; they are compared where this waits for no device.
-        without: axes of tensors whose length is left out.
+    With ``values`` also the elements of a small tensor, where reading them waits for no device. The text leaves out the
+    lengths of the axes ``without``.
     """
     if isinstance(x, Tensor) and not x.is_nested:
         readable = x.device.type == "cpu" and x.layout == torch.strided and check.can_look_at_data(x)
         if values and readable and x.dim() < 2:
             return str(x.tolist())
-        learns = ", requires_grad=True" if x.requires_grad and torch.is_grad_enabled() else ""
+        gradient = ", requires_grad=True" if x.requires_grad and torch.is_grad_enabled() else ""
         sizes = ", ".join("n" if axis in without else str(size) for axis, size in enumerate(x.shape))
-        return f"{x.dtype} [{sizes}]{learns}"
+        return f"{x.dtype} [{sizes}]{gradient}"
     if isinstance(x, (tuple, list)):
         return f"({', '.join(described(each, without=without) for each in x)})"
     if isinstance(x, Labels):
@@ -75,6 +74,10 @@ def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> s
 
 def fingerprint(labels: Labels, *, whole: bool) -> str:
     """A text that is equal for two labels only if they are equal; for cut labels, it covers their common part."""
+    return memory_of([labels], "fingerprint").once(whole, lambda: _fingerprint(labels, whole))
+
+
+def _fingerprint(labels: Labels, whole: bool) -> str:
     kind = type(labels).__name__
     if not whole:
         return f"{kind} of {labels.num_labels} labels and {labels.k_len} keys"
@@ -99,15 +102,9 @@ def common_bits(bits: list[int], device: torch.device, group: Any) -> list[int]:
     return common
 
 
-def shared_seed(device: torch.device, group: Any, drawn: Tensor | None = None) -> Tensor:
-    """A seed for dropout that process 0 draws from torch's generator of the device, as a single process would.
-
-    Args:
-        device: the device whose generator draws it.
-        group: the processes that share it.
-        drawn: the seed of process 0, if it has drawn one already.
-    """
-    seed = torch.randint(1 << 62, (), device=device) if drawn is None else drawn.clone()
+def shared_seed(device: torch.device, group: Any, own: Tensor | None = None) -> Tensor:
+    """The seed for dropout of process 0: its ``own``, or one from the device's generator, as a single process draws."""
+    seed = torch.randint(1 << 62, (), device=device) if own is None else own.clone()
     if distributed.get_world_size(group) > 1:
         distributed.broadcast(seed, distributed.get_global_rank(group, 0), group=group)
     return seed

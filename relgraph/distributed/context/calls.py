@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, distributed
 
 from relgraph.arguments import check
-from relgraph.call import Answer, AttentionAux, Drawn, Given, check_labels_type, labels_from_ids
+from relgraph.call import AttentionAux, Drawn, Given, check_labels_type, labels_from_ids
 from relgraph.call.check import BATCHED, PACKED, check_ids
 from relgraph.distributed.collectives import gather
 from relgraph.distributed.context import gathered, heads, masks, ring
@@ -21,7 +21,8 @@ from relgraph.functional.attention import aux_of
 from relgraph.functional.region import Checked, Region
 from relgraph.labels import Labels
 
-METHODS = ("allgather", "ring", "ulysses")
+_ANSWERS = {"allgather": gathered.answer, "ring": ring.answer, "ulysses": heads.answer}
+METHODS = tuple(_ANSWERS)
 """The methods: send keys and values to all at once, or around a ring; or exchange rows for heads."""
 
 Split = tuple[Whole, Layout, Layout]
@@ -34,20 +35,11 @@ class Calls(Region):
     def __init__(
         self, method: str, shards_of: Callable[[int], Layout], even: bool, group: Any, device: torch.device
     ) -> None:
-        """Within a region.
-
-        Args:
-            method: one of ``METHODS``.
-            shards_of: returns the layout of all rows, from the number of rows of this process.
-            even: whether all processes hold the same number of rows.
-            group: the processes.
-            device: the device on which they exchange numbers to compare.
-        """
+        """``shards_of`` gives the layout from this process's number of rows; ``even``: all hold the same number."""
         self.method, self.shards_of, self.even, self.group, self.device = method, shards_of, even, group, device
         self.size, self.rank = distributed.get_world_size(group), distributed.get_rank(group)
         self._agreed: set[tuple[Any, ...]] = set()
         self._checking = False
-        self._prints: dict[tuple[int, bool], tuple[Labels, str]] = {}
 
     def whole_length(self, length: int) -> int:
         return self.shards_of(length).length
@@ -83,13 +75,6 @@ class Calls(Region):
             self._agreed.clear()
             raise
 
-    def _print(self, labels: Labels, *, whole: bool = True) -> str:
-        """What identifies labels, computed once for each."""
-        known = id(labels), whole
-        if known not in self._prints:
-            self._prints[known] = labels, fingerprint(labels, whole=whole)  # kept, so that no other labels get its id
-        return self._prints[known][1]
-
     def positions(self, length: int, device: Any) -> Tensor:
         return self.shards_of(length).positions(self.rank, device)
 
@@ -112,15 +97,7 @@ class Calls(Region):
             drawn = given.get("drawn") or Drawn()
             seed = shared_seed(given["query"].device, self.group, drawn.seed)
             given = {**given, "drawn": drawn._replace(seed=None)}
-        if self.method == "ring":
-            answer = ring.attend(given, ring.Ring(whole, queries, keys, self.group, seed))
-        else:
-            method = gathered if self.method == "allgather" else heads
-            answer = method.attend(given, whole, queries, keys, self.group, seed)
-        return self._closed(answer, given, whole)
-
-    def _closed(self, answer: Answer, given: Given, whole: Whole) -> tuple[Tensor, AttentionAux]:
-        """Output and extra results for the caller."""
+        answer = _ANSWERS[self.method](given, whole, queries, keys, self.group, seed)
         output = answer.output.to(given["query"].dtype)
         output = output.squeeze(0).transpose(0, 1) if whole.packed else output
         return output, aux_of(answer, whole.labels, whole.packed, need_lse=True)
@@ -175,9 +152,7 @@ class Calls(Region):
             meant = masks.Axes.of(mask, queries, keys, self.rank) if masks.clear(queries, keys) else None
             texts["attn_mask"] = f"{described(mask, without=(mask.dim() - 2, mask.dim() - 1))}, {meant}"
         if whole.labels is not None:
-            is_whole = whole.rows_given is None
-            kept = whole.labels is given["labels"]  # raw ids become other labels in each call
-            texts["labels"] = (self._print if kept else fingerprint)(whole.labels, whole=is_whole)
+            texts["labels"] = fingerprint(whole.labels, whole=whole.rows_given is None)
         return (*texts.items(), given["query"].shape, given["key"].shape), texts
 
     def _check(self, given: Given, split: Split | None, error: Exception | None) -> None:

@@ -20,7 +20,7 @@ GROUPS = 2
 """The number of groups of heads. With more groups backward holds less, but a GPU has less work at a time."""
 
 
-def attend(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
+def answer(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
     """The answer for the rows of this process."""
     runs = positions_of(queries.runs[distributed.get_rank(group)])
     by_heads = []

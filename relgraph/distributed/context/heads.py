@@ -16,7 +16,7 @@ from relgraph.distributed.context.slices import Whole, attend_part, cut_heads
 from relgraph.distributed.layout import Layout
 
 
-def attend(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
+def answer(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
     """The answer for the rows of this process."""
     axis, heads = whole.axis, 1
     count, rank = queries.processes, distributed.get_rank(group)
@@ -36,14 +36,14 @@ def attend(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any
     own["row_scores"] = rows_of(given.get("row_scores"))
     key, value = (rows_to_heads(given[name], keys, axis, heads, group) for name in ("key", "value"))
     every, all_keys = (0, whole.q_len), (0, whole.k_len)
-    answer = attend_part(own, whole, every, every, all_keys, key, value, (seed, rank * mine))
+    found = attend_part(own, whole, every, every, all_keys, key, value, (seed, rank * mine))
 
     def back(x: Tensor) -> Tensor:
         return heads_to_rows(x, queries, 2, 1, group)  # an answer is [B, H, N, ...], packed or not
 
-    mass = None if answer.mass is None else tuple(map(back, answer.mass))
-    output = answer.output.to(given["query"].dtype)  # the caller's dtype, so that half types travel as half types
-    return Answer(back(output), back(answer.lse[..., None])[..., 0], mass)
+    mass = None if found.mass is None else tuple(map(back, found.mass))
+    output = found.output.to(given["query"].dtype)  # the caller's dtype, so that half types travel as half types
+    return Answer(back(output), back(found.lse[..., None])[..., 0], mass)
 
 
 def check_heads(given: Given, processes: int) -> None:

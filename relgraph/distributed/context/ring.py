@@ -47,17 +47,18 @@ class Ring(NamedTuple):
         return shape
 
 
-def attend(given: Given, ring: Ring) -> Answer:
+def answer(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
     """The answer for the rows of this process."""
+    ring = Ring(whole, queries, keys, group, seed)
     tensors: list[Tensor] = []
     # without its tensors, which autograd keeps
-    frame = map_given(given, lambda _, x: tensors.append(x) or _PLACE)
+    frame = map_given(given, lambda _, x: tensors.append(x) or _TENSOR)
     output, lse, *mass = _RingAttention.apply(ring, frame, *tensors, *compatibility(given.get("score")).tensors())
     return Answer(output, lse, tuple(mass) if given.get("need_label_mass") else None)
 
 
-_PLACE = object()
-"""In the place of a tensor."""
+_TENSOR = object()
+"""Marks the place of a tensor."""
 
 
 def _filled(frame: Given, tensors: Sequence[Tensor]) -> dict[str, Any]:
@@ -122,17 +123,17 @@ class _RingAttention(torch.autograd.Function):
         ctx.cast = check.autocast_dtype(device)
         merged, size = _Merged(given, ring), ring.keys.processes
         rank = distributed.get_rank(ring.group)
-        held = [given["key"], given["value"]]
+        moving = [given["key"], given["value"]]
         for step in range(size):
             source = (rank - step) % size
-            shapes = [ring.key_shape(x, (source - 1) % size) for x in held]
-            with Travel(held, shapes, ring.group, needed=step + 1 < size) as travel:
+            shapes = [ring.key_shape(x, (source - 1) % size) for x in moving]
+            with Travel(moving, shapes, ring.group, needed=step + 1 < size) as travel:
                 for own, rows, at, keys in _pieces(ring, rank, source):
                     if not sees_nothing(given, ring.whole, rows, keys):
-                        key, value = (x.narrow(ring.whole.axis, at[0], at[1] - at[0]) for x in held)
+                        key, value = (x.narrow(ring.whole.axis, at[0], at[1] - at[0]) for x in moving)
                         part = attend_part(given, ring.whole, own, rows, keys, key, value, (ring.seed, 0))
                         merged.add(own, part)
-            held = travel.coming
+            moving = travel.coming
         outputs = merged.finish()
         ctx.ring, ctx.frame = ring, frame
         ctx.save_for_backward(*tensors, merged.top, merged.total, *outputs)
@@ -181,31 +182,31 @@ class _Backward:
         """The gradients of all tensors, in their dtypes."""
         ring, size = self.ring, self.ring.keys.processes
         rank = distributed.get_rank(ring.group)
-        held = self.tensors[_KEY : _VALUE + 1]
-        sums = [torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in held]
+        moving = self.tensors[_KEY : _VALUE + 1]
+        sums = [torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in moving]
         for step in range(size):
             source = (rank - step) % size
             before = (source - 1) % size
-            shapes = [ring.key_shape(x, before) for x in held]
+            shapes = [ring.key_shape(x, before) for x in moving]
             given = _filled(self.frame, self.tensors)
-            with Travel(held, shapes, ring.group, needed=step + 1 < size) as travel:
+            with Travel(moving, shapes, ring.group, needed=step + 1 < size) as travel:
                 for own, rows, at, keys in _pieces(ring, rank, source):
                     if not sees_nothing(given, ring.whole, rows, keys):
-                        self._add(own, rows, at, keys, held, sums)
+                        self._add(own, rows, at, keys, moving, sums)
             # the sums come home in the last step, one process further than the keys went
             with Travel(sums, [ring.key_shape(x, before) for x in sums], ring.group, needed=size > 1) as homeward:
                 pass
-            held, sums = travel.coming, homeward.coming
+            moving, sums = travel.coming, homeward.coming
         for at, total in zip((_KEY, _VALUE), sums, strict=True):
             self.totals[at] = total if self.needs[at] else None
         return [
             None if total is None else total.to(x.dtype) for total, x in zip(self.totals, self.tensors, strict=True)
         ]
 
-    def _add(self, own: Run, rows: Run, at: Run, keys: Run, held: list[Tensor], sums: list[Tensor]) -> None:
+    def _add(self, own: Run, rows: Run, at: Run, keys: Run, moving: list[Tensor], sums: list[Tensor]) -> None:
         """Add the gradients of one part."""
         ring, axis = self.ring, self.ring.whole.axis
-        here = [x.narrow(axis, at[0], at[1] - at[0]).detach() for x in held]
+        here = [x.narrow(axis, at[0], at[1] - at[0]).detach() for x in moving]
         leaves = [x.detach() for x in self.tensors]
         leaves[_KEY], leaves[_VALUE] = here
         wanted = [i for i, need in enumerate(self.needs) if need]

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from relgraph.arguments import check
 from relgraph.call import Answer, Drawn, Given, check_call, check_read, cut_given
 from relgraph.call.offset import offsets_of
-from relgraph.distributed.kept import part_of
+from relgraph.distributed.parts import part_of
 from relgraph.functional.attention import answer_to
 from relgraph.functional.region import entered
 from relgraph.impl.rule import choose
@@ -183,21 +183,13 @@ def attend_part(
     keys: Run,
     key: Tensor,
     value: Tensor,
-    drawn: tuple[Tensor | None, int],
+    dropout: tuple[Tensor | None, int],
 ) -> Answer:
-    """Attention of some rows of this process to some keys.
+    """Attention of rows of this process, ``own`` in its shard and ``rows`` in the whole, to some keys of the whole.
 
-    Args:
-        given: the arguments for all rows of this process.
-        whole: what all processes hold.
-        own: which rows of this process.
-        rows: the same rows, counted among all rows.
-        keys: the keys, counted among all keys.
-        key: the keys' vectors.
-        value: their values.
-        drawn: the seed of dropout, or None, and the number of the first head here among all heads.
+    ``dropout`` is a seed or None, and the number of the first head here among all heads.
     """
-    seed, first_head = drawn
+    seed, first_head = dropout
     of_rows = {name: given.get(name) for name in ("query", "row_scores")}
     cut = {
         **given, **cut_given(of_rows, {"N_q": range(*own)}, packed=whole.packed), "key": key, "value": value,
