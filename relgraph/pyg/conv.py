@@ -64,7 +64,7 @@ class RelationConv(EdgeLayer, MessagePassing):
         dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         edge_dim: F, the width of ``edge_attr``, or None.
         bias: whether projections have a bias.
-        root_weight: whether the node's own features are added; ``"bias"`` adds only a learned vector, without W_s x_i.
+        root_weight: whether the node's own features are added.
         num_relations: R, or None for edges without relations; may be left out with a :class:`~relgraph.RelationTables`.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[H, R, C]`` each) and ``"bias"``
             (``[H, R]``), in which each head has its own rows, as in PyG's TransformerConv; or a
@@ -79,6 +79,8 @@ class RelationConv(EdgeLayer, MessagePassing):
         tie_projections: which projections are shared: ``"value"`` and ``"query"`` take W_k of the keys, ``"edge"``
             makes U_k also U_v.
         edge_terms: those of ``"key"`` (U_k) and ``"value"`` (U_v) to which the projected ``edge_attr`` is added.
+        out_bias: whether a learned vector is added to the output; only without ``root_weight``, whose projection has a
+            bias.
         add_self_loops: whether one self-loop per node replaces all self-loops, as in PyG's
             :func:`~torch_geometric.utils.add_self_loops`: True, False, or a :class:`~relgraph.pyg.SelfLoops` with
             their features and relation. Each call then sorts the edges, and ``torch.compile`` breaks its graph there.
@@ -88,7 +90,8 @@ class RelationConv(EdgeLayer, MessagePassing):
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: sizes below 1, a dropout outside ``[0, 1)``, an unknown ``impl``, tables, a score or self-loops for
-            other sizes; maps without ``num_relations``; query tables with an ``Additive``.
+            other sizes; maps without ``num_relations``; query tables with an ``Additive``; ``out_bias`` with
+            ``root_weight``.
         NotImplementedError: ``decomposed_layers`` other than 1, which would slice the heads' vectors.
 
     Example:
@@ -122,7 +125,7 @@ class RelationConv(EdgeLayer, MessagePassing):
         dropout: float = 0.0,
         edge_dim: int | None = None,
         bias: bool = True,
-        root_weight: bool | str = True,
+        root_weight: bool = True,
         *,
         num_relations: int | None = None,
         tables: Sequence[str] | RelationTables = ("key", "value"),
@@ -131,6 +134,7 @@ class RelationConv(EdgeLayer, MessagePassing):
         value_map: bool | int = False,
         tie_projections: Sequence[str] = (),
         edge_terms: Sequence[str] = ("key", "value"),
+        out_bias: bool = False,
         add_self_loops: bool | SelfLoops = False,
         **kwargs: Any,
     ) -> None:
@@ -144,22 +148,20 @@ class RelationConv(EdgeLayer, MessagePassing):
         self.in_channels = in_channels
         sources, targets = check_widths(in_channels)
         self.edge_dim = None if edge_dim is None else check.integer("edge_dim", edge_dim, minimum=1)
-        if isinstance(root_weight, str):
-            check.choice("root_weight", root_weight, ("bias",))
-        else:
-            check.boolean("root_weight", root_weight)
-        self.root_weight = root_weight
-        self.beta = check.boolean("beta", beta) and root_weight is True
+        self.root_weight = check.boolean("root_weight", root_weight)
+        if check.boolean("out_bias", out_bias) and root_weight:
+            raise ValueError("out_bias must be False with root_weight, whose projection has a bias, got True")
+        self.beta = check.boolean("beta", beta) and root_weight
         self.impl = None if impl is None else check.choice("impl", impl, ("edges", "native", "triton"))
         self.tie_projections = check_tied_projections(tie_projections, (sources, targets))
         self.edge_terms = check_some("edge_terms", edge_terms, ("key", "value"), least=1)
         self._check_projections(in_channels=max(sources, targets), edge_dim=edge_dim or 1)
-        self._make_projections(sources, targets, check.boolean("bias", bias))
+        self._make_projections(sources, targets, check.boolean("bias", bias), out_bias)
         self._set_attention(num_relations, tables, score, value_map)
         self.self_loops = check_self_loops(add_self_loops, self.num_relations, edge_dim)
         self._alpha = None
 
-    def _make_projections(self, sources: int, targets: int, bias: bool) -> None:
+    def _make_projections(self, sources: int, targets: int, bias: bool, out_bias: bool) -> None:
         width, edges = self.heads * self.out_channels, self.edge_dim or 1
         self.lin_key = Linear(sources, width, bias=bias)
         self.lin_value = None if "value" in self.tie_projections else Linear(sources, width, bias=bias)
@@ -169,10 +171,9 @@ class RelationConv(EdgeLayer, MessagePassing):
         self.lin_edge = Linear(edges, width, bias=False) if to_key else None
         self.lin_edge_value = Linear(edges, width, bias=False) if to_value and not one_for_both else None
         out = width if self.concat else self.out_channels
-        self.lin_skip = Linear(targets, out, bias=bias) if self.root_weight is True else None
+        self.lin_skip = Linear(targets, out, bias=bias) if self.root_weight else None
         self.lin_beta = Linear(3 * out, 1, bias=False) if self.beta else None
-        only_bias = self.root_weight == "bias"
-        self.register_parameter("out_bias", nn.Parameter(torch.zeros(out)) if only_bias else None)
+        self.register_parameter("out_bias", nn.Parameter(torch.zeros(out)) if out_bias else None)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],

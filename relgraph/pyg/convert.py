@@ -124,13 +124,12 @@ def from_gatv2_conv(
     activation = "leaky_relu" if slope == 0.2 else LeakyReLU(slope)
     attention = conv.att.detach()[0].clone()
     loops = conv.add_self_loops and SelfLoops("mean" if edge_types or conv.edge_dim is None else fill)
-    root = conv.residual or (False if conv.bias is None else "bias")
     tied = ("value", "query") if conv.share_weights else ("value",)
     made = RelationConv(
         conv.in_channels, conv.out_channels, conv.heads, conv.concat, False, conv.dropout,
-        None if edge_types else conv.edge_dim, conv.lin_l.bias is not None, root, tables=tables,
+        None if edge_types else conv.edge_dim, conv.lin_l.bias is not None, conv.residual, tables=tables,
         score=Additive(torch.nn.Parameter(attention), activation), tie_projections=tied, edge_terms=("key",),
-        add_self_loops=loops, flow=conv.flow, aggr=conv.aggr,
+        out_bias=conv.bias is not None and not conv.residual, add_self_loops=loops, flow=conv.flow, aggr=conv.aggr,
         decomposed_layers=conv.decomposed_layers, **kwargs,
     ).to(attention.device, attention.dtype)  # fmt: skip
     with torch.no_grad():
