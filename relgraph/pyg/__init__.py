@@ -18,7 +18,7 @@ raises an ImportError if PyTorch Geometric is missing.
 Files, in the order in which data meets them:
 
 - ``data``, ``hetero_data``: between PyG's data objects and graphs for labelers.
-- ``transforms``: labels stored with the data.
+- ``transforms``, ``stored``: labels stored with the data.
 - ``adjacency``, ``self_loops``: nodes and edges in any of PyG's forms, checked.
 - ``messages``: scores and values edge by edge, for explainers and hooks.
 - ``edge_layer``: what ``conv`` and ``hetero`` share.
