@@ -208,9 +208,12 @@ def make_rows(bonds: int, names: Sequence[str] | None = None) -> dict[str, Row]:
     def gps() -> nn.Module:
         return GPSConv(WIDTH, gine(), heads=HEADS, dropout=DROPOUT)
 
+    def relation_conv(relations: int, names: Sequence[str] | None) -> RelationConv:
+        tables = rg.RelationTables(relations, WIDTH // HEADS, HEADS, per_head=True, names=names)
+        return RelationConv(WIDTH, WIDTH // HEADS, HEADS, tables=tables)
+
     def along_bonds(labeler: rg.Labeler) -> nn.Module:
-        named = {"num_relations": labeler.num_labels, "names": labeler.names}
-        return Block(RelationConv(WIDTH, WIDTH // HEADS, HEADS, **named))
+        return Block(relation_conv(labeler.num_labels, labeler.names))
 
     def all_pairs(labeler: rg.Labeler | None = None) -> nn.Module:
         return Block(RelationGlobalAttention(WIDTH, HEADS, labeler=labeler))
@@ -219,8 +222,7 @@ def make_rows(bonds: int, names: Sequence[str] | None = None) -> dict[str, Row]:
         return Both(gine(), RelationGlobalAttention(WIDTH, HEADS, labeler=labeler), 2 * WIDTH)
 
     def bonds_and_pairs(labeler: rg.Labeler) -> nn.Module:
-        local = RelationConv(WIDTH, WIDTH // HEADS, HEADS, num_relations=bonds, names=kinds)
-        return Both(local, RelationGlobalAttention(WIDTH, HEADS, labeler=labeler), WIDTH)
+        return Both(relation_conv(bonds, kinds), RelationGlobalAttention(WIDTH, HEADS, labeler=labeler), WIDTH)
 
     def labeled(layer: Callable[..., nn.Module], labeler: rg.Labeler) -> Row:
         return Row(lambda: layer(labeler), AddRelationLabels(labeler, edge_type="edge_attr"))

@@ -1,6 +1,7 @@
 """PyTorch Geometric layers and transforms over labeled graphs; needs the extra ``relgraph[pyg]``.
 
 - :class:`~relgraph.pyg.RelationConv`: attention over incoming edges, each with a relation.
+- :class:`~relgraph.pyg.SelfLoops`: features and relation of the self-loops that it adds.
 - :class:`~relgraph.pyg.RelationHeteroConv`: attention over incoming edges of heterogeneous graphs.
 - :class:`~relgraph.pyg.RelationGlobalAttention`: attention between all nodes of each graph, every pair with a label.
 - :func:`~relgraph.pyg.from_transformer_conv`, :func:`~relgraph.pyg.from_gatv2_conv`: a RelationConv with the weights
@@ -17,9 +18,10 @@ raises an ImportError if PyTorch Geometric is missing.
 Files, in the order in which data meets them:
 
 - ``data``, ``hetero_data``: between PyG's data objects and graphs for labelers.
-- ``transforms``: labels stored with the data.
-- ``adjacency``: nodes and edges in any of PyG's forms, checked.
+- ``transforms``, ``stored``: labels stored with the data.
+- ``adjacency``, ``self_loops``: nodes and edges in any of PyG's forms, checked.
 - ``messages``: scores and values edge by edge, for explainers and hooks.
+- ``edge_layer``: what ``conv`` and ``hetero`` share.
 - ``conv``, ``hetero``, ``global_attention``: one layer each.
 - ``convert``: from PyG's TransformerConv and GATv2Conv.
 - ``record``: how ``record_attention`` records ``conv`` and ``hetero``.
@@ -43,6 +45,7 @@ from relgraph.pyg.global_attention import RelationGlobalAttention as RelationGlo
 from relgraph.pyg.hetero import RelationHeteroConv as RelationHeteroConv
 from relgraph.pyg.hetero_data import HeteroGraph as HeteroGraph
 from relgraph.pyg.hetero_data import from_hetero_data as from_hetero_data
+from relgraph.pyg.self_loops import SelfLoops as SelfLoops
 from relgraph.pyg.transforms import AddRelationLabels as AddRelationLabels
 from relgraph.pyg.transforms import relation_labels as relation_labels
 

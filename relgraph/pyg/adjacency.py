@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor  # pyright: ignore[reportAttributeAccessIssue]
-from torch_geometric.utils import is_sparse, scatter, to_edge_index
+from torch_geometric.utils import is_sparse, to_edge_index
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_edges
@@ -119,29 +119,6 @@ def _check_edges(
     ids = _check_types(edge_type, index, num_relations)
     check.same_device(edge_index=index, edge_type=ids)
     return index, ids
-
-
-def with_self_loops(edges: Edges, fill_value: float | Tensor | str, relation: int) -> Edges:
-    """The edges without their self-loops, and one new self-loop for each node, as PyG's layers replace them.
-
-    The number of new loops is the smaller one of sources and targets; ``relation`` is theirs.
-    """
-    count, keep = min(edges.sizes), edges.index[0] != edges.index[1]
-    index, ids, attr = edges.index[:, keep], edges.types, edges.attr
-    loops = torch.arange(count, device=index.device, dtype=index.dtype)
-    if ids is not None:
-        ids = torch.cat([ids[keep], ids.new_full((count,), relation)])
-    if attr is not None:
-        attr = check.floating("edge_attr", attr)[keep]
-        if isinstance(fill_value, str):
-            filled = scatter(attr, index[1].long(), 0, edges.sizes[1], fill_value)[:count]
-        elif isinstance(fill_value, Tensor):
-            filled = fill_value.to(attr).expand(count, -1)
-        else:
-            filled = attr.new_full((count, attr.shape[1]), fill_value)
-        attr = torch.cat([attr, filled])
-    index = torch.cat([index, loops.repeat(2, 1)], 1)
-    return replace(edges, index=index, ids=ids, attr=attr, known=None, looped=True)
 
 
 def with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:

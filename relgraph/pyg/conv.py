@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
+from torch_geometric.data import Data
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj, OptTensor, PairTensor
@@ -15,31 +16,21 @@ from torch_geometric.utils import is_sparse, softmax
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.functional.edges import attend_nodes
+from relgraph.arguments.hints import in_place_of_tensor
 from relgraph.labels import EdgeLabels
-from relgraph.nn.table import check_label_names
-from relgraph.nn.tables import RelationTables, check_tied
-from relgraph.nn.value_maps import ValueMaps, make_value_maps
-from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_self_loops, with_values
+from relgraph.nn.tables import RelationTables
+from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
+from relgraph.pyg.data import parts_of
+from relgraph.pyg.edge_layer import EdgeLayer
 from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
-from relgraph.pyg.options import (
-    check_fill,
-    check_loop_relation,
-    check_projections,
-    check_propagation,
-    check_score,
-    check_some,
-    check_table_kinds,
-    check_tied_projections,
-    check_widths,
-    shown_score,
-)
-from relgraph.score import Score, compatibility
+from relgraph.pyg.options import check_propagation, check_some, check_tied_projections, check_widths
+from relgraph.pyg.self_loops import SelfLoops, check_self_loops
+from relgraph.score import Score
 
 _OVERRIDABLE = ("message", "aggregate", "update")
 
 
-class RelationConv(MessagePassing):
+class RelationConv(EdgeLayer, MessagePassing):
     """Attention over incoming edges in which scores and values carry a vector for each edge's relation.
 
     Node i, the target, is the query. The sources j of its incoming edges e = (j → i), with relation r_e and features
@@ -74,37 +65,33 @@ class RelationConv(MessagePassing):
         edge_dim: F, the width of ``edge_attr``, or None.
         bias: whether projections have a bias.
         root_weight: whether the node's own features are added.
-        num_relations: R, or None for edges without relations.
+        num_relations: R, or None for edges without relations; may be left out with a :class:`~relgraph.RelationTables`.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[H, R, C]`` each) and ``"bias"``
-            (``[H, R]``): see :class:`~relgraph.RelationTables`; may be empty if the relations have maps, by
+            (``[H, R]``), in which each head has its own rows, as in PyG's TransformerConv; or a
+            :class:`~relgraph.RelationTables`, which has further options: rows that heads share (the default of the
+            layers over all pairs), tied tables, names, a frozen label. May be empty if the relations have maps, by
             ``value_map`` or ``score=Bilinear``.
-        per_head: whether each head has its own rows: True (the default, as in PyG's TransformerConv), False (tables
-            without H, the default of the layers over all pairs), or the kinds of tables that have rows per head.
-        tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
-        names: the relations' names, R strings, saved with the tables.
         impl: see :func:`~relgraph.edge_attention`; not used on the ``message()`` path.
         score: the compatibility function, one of :mod:`relgraph.score` or a function of finished scores; None for the
             dot product. An ``Additive`` or ``Bilinear`` (``[H, R, C, C]``) is part of the layer and learned with it.
         value_map: whether each relation has a map of the values: False; True for free maps ``[H, R, C, C]``; or an int
             K for maps Σ_k c[r, k] V[k] of K bases. All maps begin as the identity.
-        tie_projections: those of ``"value"`` and ``"query"`` that share the projection W_k with the keys.
+        tie_projections: which projections are shared: ``"value"`` and ``"query"`` take W_k of the keys, ``"edge"``
+            makes U_k also U_v.
         edge_terms: those of ``"key"`` (U_k) and ``"value"`` (U_v) to which the projected ``edge_attr`` is added.
         out_bias: whether a learned vector is added to the output; only without ``root_weight``, whose projection has a
             bias.
         add_self_loops: whether one self-loop per node replaces all self-loops, as in PyG's
-            :func:`~torch_geometric.utils.add_self_loops`. Each call then sorts the edges, and ``torch.compile`` breaks
-            its graph there.
-        fill_value: ``edge_attr`` of these loops: a number, a tensor ``[F]``, or ``"mean"``, ``"add"``, ``"min"``,
-            ``"max"`` or ``"mul"`` of the features of the edges into the node.
-        loop_relation: the relation of these loops, -1 for none.
+            :func:`~torch_geometric.utils.add_self_loops`: True, False, or a :class:`~relgraph.pyg.SelfLoops` with
+            their features and relation. Each call then sorts the edges, and ``torch.compile`` breaks its graph there.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: sizes below 1, a dropout outside ``[0, 1)``, an unknown ``impl``, options of tables that do not fit,
-            ``names`` without ``num_relations``; a score for other sizes; maps without ``num_relations``; query tables
-            with an ``Additive``; ``out_bias`` with ``root_weight``.
+        ValueError: sizes below 1, a dropout outside ``[0, 1)``, an unknown ``impl``, tables, a score or self-loops for
+            other sizes; maps without ``num_relations``; query tables with an ``Additive``; ``out_bias`` with
+            ``root_weight``.
         NotImplementedError: ``decomposed_layers`` other than 1, which would slice the heads' vectors.
 
     Example:
@@ -125,10 +112,8 @@ class RelationConv(MessagePassing):
     lin_beta: Linear | None
     lin_edge: Linear | None
     lin_edge_value: Linear | None
-    tables: Any  # RelationTables, or None without relations: Any spares users an assertion at each use
-    value_map: ValueMaps | None
     out_bias: nn.Parameter | None
-    fill_value: float | Tensor | str
+    self_loops: SelfLoops | None
 
     def __init__(
         self,
@@ -143,19 +128,14 @@ class RelationConv(MessagePassing):
         root_weight: bool = True,
         *,
         num_relations: int | None = None,
-        tables: Sequence[str] = ("key", "value"),
-        per_head: bool | Sequence[str] = True,
-        tie_tables: bool = False,
-        names: Sequence[str] | None = None,
+        tables: Sequence[str] | RelationTables = ("key", "value"),
         impl: str | None = None,
         score: Score | None = None,
         value_map: bool | int = False,
         tie_projections: Sequence[str] = (),
         edge_terms: Sequence[str] = ("key", "value"),
         out_bias: bool = False,
-        add_self_loops: bool = False,
-        fill_value: float | Tensor | str = "mean",
-        loop_relation: int = -1,
+        add_self_loops: bool | SelfLoops = False,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
@@ -164,58 +144,36 @@ class RelationConv(MessagePassing):
             super().__init__(node_dim=0, **kwargs)
         except ValueError as error:  # everything else is checked above
             raise ValueError(f"aggr must be known to PyG, got {shown(kwargs['aggr'])}: {error}") from None
-        self.register_load_state_dict_pre_hook(check_label_names)
-        sources, targets = check_widths(in_channels)
+        self._set_sizes(out_channels, heads, concat, dropout)
         self.in_channels = in_channels
-        self.out_channels = check.integer("out_channels", out_channels, minimum=1)
-        self.heads = check.integer("heads", heads, minimum=1)
-        self.concat = check.boolean("concat", concat)
-        self.beta = check.boolean("beta", beta) and check.boolean("root_weight", root_weight)
-        self.dropout = check.probability("dropout", dropout)
+        sources, targets = check_widths(in_channels)
         self.edge_dim = None if edge_dim is None else check.integer("edge_dim", edge_dim, minimum=1)
         self.root_weight = check.boolean("root_weight", root_weight)
-        self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)
-        self.tie_tables = check.boolean("tie_tables", tie_tables)
+        if check.boolean("out_bias", out_bias) and root_weight:
+            raise ValueError("out_bias must be False with root_weight, whose projection has a bias, got True")
+        self.beta = check.boolean("beta", beta) and root_weight
         self.impl = None if impl is None else check.choice("impl", impl, ("edges", "native", "triton"))
         self.tie_projections = check_tied_projections(tie_projections, (sources, targets))
         self.edge_terms = check_some("edge_terms", edge_terms, ("key", "value"), least=1)
-        self.add_self_loops = check.boolean("add_self_loops", add_self_loops)
-        self.loop_relation = check_loop_relation(loop_relation, num_relations)
-        fill = check_fill(fill_value, edge_dim)
-        if isinstance(fill, Tensor):
-            self.register_buffer("fill_value", fill, persistent=False)
-        else:
-            self.fill_value = fill
-        check.boolean("bias", bias)
-        if check.boolean("out_bias", out_bias) and root_weight:
-            raise ValueError("out_bias must be False with root_weight, whose projection has a bias, got True")
-        kinds = check_table_kinds(tables, maps=compatibility(score).by_label or value_map is not False)
-        check_tied("tie_tables", tie_tables and num_relations is not None, kinds)
-        check_projections(heads, out_channels, in_channels=max(sources, targets), edge_dim=edge_dim or 1)
-        self.score = check_score(score, num_relations, heads, out_channels, kinds)
-        width = heads * out_channels
+        self._check_projections(in_channels=max(sources, targets), edge_dim=edge_dim or 1)
+        self._make_projections(sources, targets, check.boolean("bias", bias), out_bias)
+        self._set_attention(num_relations, tables, score, value_map)
+        self.self_loops = check_self_loops(add_self_loops, self.num_relations, edge_dim)
+        self._alpha = None
+
+    def _make_projections(self, sources: int, targets: int, bias: bool, out_bias: bool) -> None:
+        width, edges = self.heads * self.out_channels, self.edge_dim or 1
         self.lin_key = Linear(sources, width, bias=bias)
         self.lin_value = None if "value" in self.tie_projections else Linear(sources, width, bias=bias)
         self.lin_query = None if "query" in self.tie_projections else Linear(targets, width, bias=bias)
-        to_key, to_value = (edge_dim is not None and term in self.edge_terms for term in ("key", "value"))
-        self.lin_edge = Linear(edge_dim or 1, width, bias=False) if to_key else None
-        one_for_both = tie_tables and to_key
-        self.lin_edge_value = Linear(edge_dim or 1, width, bias=False) if to_value and not one_for_both else None
-        left = width if concat else out_channels
-        self.lin_skip = Linear(targets, left, bias=bias) if root_weight else None
-        self.lin_beta = Linear(3 * left, 1, bias=False) if self.beta else None
-        self.register_parameter("out_bias", nn.Parameter(torch.zeros(left)) if out_bias else None)
-        self.tables = None
-        if num_relations is not None and kinds:
-            check.parameter_size(num_relations=num_relations, out_channels=out_channels, heads=heads)
-            self.tables = RelationTables(
-                num_relations, out_channels, heads, kinds=kinds, per_head=per_head, tied=tie_tables, names=names
-            )
-        elif names is not None:
-            missing = "num_relations" if num_relations is None else "tables"
-            raise ValueError(f"names must be left out without {missing}, got {shown(names)}")
-        self.value_map = make_value_maps(value_map, num_relations, out_channels, heads, {}, "num_relations")
-        self._alpha = None
+        to_key, to_value = (self.edge_dim is not None and term in self.edge_terms for term in ("key", "value"))
+        one_for_both = to_key and "edge" in self.tie_projections
+        self.lin_edge = Linear(edges, width, bias=False) if to_key else None
+        self.lin_edge_value = Linear(edges, width, bias=False) if to_value and not one_for_both else None
+        out = width if self.concat else self.out_channels
+        self.lin_skip = Linear(targets, out, bias=bias) if self.root_weight else None
+        self.lin_beta = Linear(3 * out, 1, bias=False) if self.beta else None
+        self.register_parameter("out_bias", nn.Parameter(torch.zeros(out)) if out_bias else None)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
@@ -228,23 +186,22 @@ class RelationConv(MessagePassing):
         if strict and self.lin_edge_value is not None and own not in state_dict and shared in state_dict:
             error_msgs.append(
                 f"{own} is missing, as in the state of a TransformerConv, which projects edge_attr once for keys and "
-                "values: make the layer with tie_tables=True"
+                "values: make the layer with tie_projections=('edge',)"
             )
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters again, also those of a score that has ``reset_parameters``."""
+        """Initialize all parameters again, also those of a score that has ``reset_parameters``.
+
+        Shared tables keep their rows, as other layers may have them.
+        """
         super().reset_parameters()
-        for child in self.children():
-            if child is self.score or isinstance(child, (Linear, RelationTables, ValueMaps)):
-                reset = getattr(child, "reset_parameters", lambda: None)
-                reset()
         if self.out_bias is not None:
             nn.init.zeros_(self.out_bias)
 
     def forward(
         self,
-        x: Tensor | PairTensor,
-        edge_index: Adj | EdgeLabels,
+        x: Tensor | PairTensor | Data,
+        edge_index: Adj | EdgeLabels | None = None,
         edge_type: OptTensor = None,
         edge_attr: OptTensor = None,
         return_attention_weights: bool | None = None,
@@ -252,7 +209,9 @@ class RelationConv(MessagePassing):
         """Let the nodes attend over their incoming edges.
 
         Args:
-            x: ``[N, in_channels]``, or a pair of sources and targets, ``[N_src, .]`` and ``[N_dst, .]``.
+            x: ``[N, in_channels]``, or a pair of sources and targets, ``[N_src, .]`` and ``[N_dst, .]``;
+                or only a :class:`~torch_geometric.data.Data` or :class:`~torch_geometric.data.Batch` with ``x``,
+                ``edge_index``, and ``edge_type`` and ``edge_attr`` if the layer reads them.
             edge_index: ``[2, E]``, (source, target) by column; an :class:`~torch_geometric.EdgeIndex`; a sparse
                 adjacency with targets as rows, whose values are relations (integers) or ``edge_attr`` (floating); or
                 :class:`~relgraph.EdgeLabels` with ``default=None``, which hold the relations. Labels and plain tensors
@@ -270,11 +229,11 @@ class RelationConv(MessagePassing):
             ``(nodes, adjacency)`` with alpha as its values). With ``add_self_loops`` these edges include the loops.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, or labels of all
-                pairs.
-            ValueError: shapes or devices that do not fit; relations or features that are missing, out of range or not
-                used by the layer; edges to nodes that do not exist (checked on a CPU only); another form than ``[2,
-                E]`` with ``flow="target_to_source"``.
+            TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, labels of all
+                pairs, or edges with a Data, which has its own.
+            ValueError: shapes or devices that do not fit; attributes that a Data lacks; relations or features that are
+                missing, out of range or not used by the layer; edges to nodes that do not exist (checked on a CPU
+                only); another form than ``[2, E]`` with ``flow="target_to_source"``.
             NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support.
 
         Example:
@@ -287,30 +246,19 @@ class RelationConv(MessagePassing):
         wanted = return_attention_weights is not None
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
-        to_key, to_query = self.lin_key, self.lin_query
-        x_src, x_dst = _check_nodes(x, to_key, to_key if to_query is None else to_query)
-        if to_query is None and x_src.shape[1] != x_dst.shape[1]:  # of a layer that infers its widths
-            raise ValueError(
-                "x must be sources and targets of one width, as tie_projections holds 'query', "
-                f"got {x_src.shape[1]} and {x_dst.shape[1]}"
-            )
-        sizes = (x_src.shape[0], x_dst.shape[0])
-        if self.flow == "target_to_source":
-            sizes = (x_dst.shape[0], x_src.shape[0])
-            if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
-                raise ValueError(
-                    f"edge_index must be [2, E] with flow='target_to_source', got {type(edge_index).__name__}"
-                )
-        edges = self._read_edges(edge_index, edge_type, edge_attr, sizes)
-        if x_src.device != edges.index.device:
-            check.same_device(x=x_src, edge_index=edges.index)
+        x_src, x_dst, edge_index, edges = self._read(x, edge_index, edge_type, edge_attr)
         query, key, value = self._project(x_src, x_dst)
-        if self._fused():
-            out, alpha = self._attend(query, key, value, edges, wanted)
+        if self._can_fuse():
+            given: dict[str, Any] = {"edge_attr": edges.attr, "impl": self.impl}
+            if edges.attr is not None:
+                shape = (self.heads, self.out_channels, -1)
+                for name, lin in zip(("edge_key", "edge_value"), self._edge_projections(), strict=True):
+                    given[name] = None if lin is None else lin.weight.view(shape)
+            out, alpha = self._fused(query, key, value, edges.known or edges.labels(), wanted, given)
         else:
             out = self.propagate(
                 edges.index.long(), query=query, key=key, value=value, edge_type=edges.types, edge_attr=edges.attr,
-                size=sizes,
+                size=edges.sizes,
             )  # fmt: skip
             alpha, self._alpha = self._alpha, None
         out = self._with_root(out.flatten(1) if self.concat else out.mean(1), x_dst)
@@ -364,10 +312,31 @@ class RelationConv(MessagePassing):
         self._alpha = alpha
         return (values * dropout(alpha, self.dropout, self.training)[..., None]).to(value_j.dtype)
 
-    def _read_edges(self, edge_index: Any, edge_type: Any, edge_attr: Any, sizes: tuple[int, int]) -> Edges:
-        """The edges of a call, checked, with the self-loops that the layer adds."""
+    def _read(self, x: Any, edge_index: Any, edge_type: Any, edge_attr: Any) -> tuple[Tensor, Tensor, Any, Edges]:
+        """Sources and targets, the edges as given, and the edges checked, with the self-loops that the layer adds."""
+        if type(x) is not Tensor and isinstance(x, Data):
+            given = {"edge_index": edge_index, "edge_type": edge_type, "edge_attr": edge_attr}
+            wanted = {"edge_type": self.num_relations, "edge_attr": self.edge_dim}
+            x, edge_index, edge_type, edge_attr = parts_of(x, given, wanted)
+        to_key, to_query = self.lin_key, self.lin_query
+        x_src, x_dst = _check_nodes(x, to_key, to_key if to_query is None else to_query)
+        if to_query is None and x_src.shape[1] != x_dst.shape[1]:  # of a layer that infers its widths
+            raise ValueError(
+                "x must be sources and targets of one width, as tie_projections holds 'query', "
+                f"got {x_src.shape[1]} and {x_dst.shape[1]}"
+            )
+        sizes = (x_src.shape[0], x_dst.shape[0])
+        if self.flow == "target_to_source":
+            sizes = (x_dst.shape[0], x_src.shape[0])
+            if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
+                raise ValueError(
+                    f"edge_index must be [2, E] with flow='target_to_source', got {type(edge_index).__name__}"
+                )
         edges = read_edges(edge_index, edge_type, edge_attr, sizes, self.num_relations, self.edge_dim)
-        return with_self_loops(edges, self.fill_value, self.loop_relation) if self.add_self_loops else edges
+        if x_src.device != edges.index.device:
+            check.same_device(x=x_src, edge_index=edges.index)
+        loops = self.self_loops
+        return x_src, x_dst, edge_index, edges if loops is None else loops._replace(edges)
 
     def _project(self, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, ``[N, H, C]``; those that share a projection are computed together."""
@@ -381,10 +350,10 @@ class RelationConv(MessagePassing):
 
     def _edge_projections(self) -> tuple[Linear | None, Linear | None]:
         """The projections of ``edge_attr`` for score and output."""
-        one_for_both = self.tie_tables and "value" in self.edge_terms and self.lin_edge_value is None
+        one_for_both = "edge" in self.tie_projections and "value" in self.edge_terms and self.lin_edge_value is None
         return self.lin_edge, self.lin_edge if one_for_both else self.lin_edge_value
 
-    def _fused(self) -> bool:
+    def _can_fuse(self) -> bool:
         """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
         changed = type(self) is not RelationConv and self._overrides()
@@ -393,27 +362,6 @@ class RelationConv(MessagePassing):
     def _overrides(self) -> bool:
         """Whether this is a subclass that overrides the message() path."""
         return any(getattr(type(self), x) is not getattr(RelationConv, x) for x in _OVERRIDABLE)
-
-    def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, edges: Edges, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        shape = (self.heads, self.out_channels, -1)
-        maps: dict[str, Any] = {}
-        if edges.attr is not None:
-            for name, lin in zip(("edge_key", "edge_value"), self._edge_projections(), strict=True):
-                if lin is not None:
-                    maps[name] = lin.weight.view(shape)
-        given = {
-            "query": query, "key": key, "value": value, "labels": edges.known or edges.labels(),
-            "edge_attr": edges.attr, **maps,
-            "dropout_p": self.dropout if self.training else 0.0, "score": self.score, "impl": self.impl,
-            "value_map": None if self.value_map is None else self.value_map(),
-        }  # fmt: skip
-        tables = self.tables
-        if tables is not None:
-            given |= tables()
-        out = attend_nodes(given, need_weights=need_weights)
-        return out if isinstance(out, tuple) else (out, None)
 
     def _with_root(self, out: Tensor, x: Tensor) -> Tensor:
         skip = self.lin_skip
@@ -426,9 +374,8 @@ class RelationConv(MessagePassing):
         return gate * root + (1 - gate) * out
 
     def __repr__(self) -> str:
-        options = "" if self.tables is None else self.tables._options("tables", "tie_tables", per_head=True)
-        relations = "" if self.num_relations is None else f", num_relations={self.num_relations}{options}"
-        parts = f"heads={self.heads}{relations}{shown_score(self.score, self.value_map)}"
+        relations = "" if self.num_relations is None else f", num_relations={self.num_relations}"
+        parts = f"heads={self.heads}{relations}{self._shown_options()}"
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {parts})"
 
 
@@ -439,7 +386,8 @@ def _check_nodes(x: Any, to_keys: Linear, to_queries: Linear) -> tuple[Tensor, T
         return x, x
     pair = x if isinstance(x, (tuple, list)) else (x, x)
     if len(pair) != 2:
-        raise ValueError(f"x must be a tensor or a pair, of sources and targets, got {len(pair)} entries")
+        got = f"{len(pair)} entries in a {in_place_of_tensor(pair)}"
+        raise ValueError(f"x must be a tensor or a pair, of sources and targets, got {got}")
     names = ("x[0]", "x[1]") if pair is x else ("x", "x")
     sources, targets = (
         check_nodes(name, nodes, lin.in_channels, lin.weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,13 +10,18 @@ from torch_geometric.nn import GATv2Conv, TransformerConv
 from torch_geometric.nn.dense.linear import is_uninitialized_parameter
 
 from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.nn.tables import RelationTables
 from relgraph.pyg.conv import RelationConv
+from relgraph.pyg.self_loops import SelfLoops
 from relgraph.score import Additive, LeakyReLU
 
 _PLAIN_SUMS = ("add", "sum", "mean", "max", "min", "mul")
 
 
-def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **kwargs: Any) -> RelationConv:
+def from_transformer_conv(
+    conv: TransformerConv, *, edge_types: bool = False, names: Sequence[str] | None = None, **kwargs: Any
+) -> RelationConv:
     """A :class:`~relgraph.pyg.RelationConv` with the output of ``conv``, and copies of its weights.
 
     TransformerConv projects one-hot types: column r of its projection is row r of a table here.
@@ -27,7 +33,8 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
         edge_types: whether ``conv`` reads edge types as one-hot ``edge_attr``. If so, the columns of its projection
             become the rows of a table that keys and values share, and the new layer takes ``edge_type``; if not, it
             takes ``edge_attr`` as before.
-        kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``names``.
+        names: the names of the types, saved with the table; only with ``edge_types``.
+        kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``impl``.
 
     Returns:
         The new layer, with the device, dtype and training mode of ``conv``.
@@ -49,12 +56,12 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
     """
     if not isinstance(conv, TransformerConv):
         raise TypeError(f"conv must be a TransformerConv, got {type(conv).__name__}")
-    _check_convertible(conv, edge_types)
+    tables = _tables_of(conv, edge_types, names, ("key", "value"))
     weight = conv.lin_query.weight
     made = RelationConv(
         conv.in_channels, conv.out_channels, conv.heads, conv.concat, conv.beta, conv.dropout,
         None if edge_types else conv.edge_dim, conv.lin_query.bias is not None, conv.root_weight,
-        num_relations=conv.edge_dim if edge_types else None, tie_tables=True, flow=conv.flow, aggr=conv.aggr,
+        tables=tables, tie_projections=("edge",), flow=conv.flow, aggr=conv.aggr,
         decomposed_layers=conv.decomposed_layers, **kwargs,
     ).to(weight.device, weight.dtype)  # fmt: skip
     with torch.no_grad():
@@ -67,7 +74,9 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
     return made.train(conv.training)
 
 
-def from_gatv2_conv(conv: GATv2Conv, *, edge_types: bool = False, **kwargs: Any) -> RelationConv:
+def from_gatv2_conv(
+    conv: GATv2Conv, *, edge_types: bool = False, names: Sequence[str] | None = None, **kwargs: Any
+) -> RelationConv:
     """A :class:`~relgraph.pyg.RelationConv` with the output of ``conv``, and copies of its weights.
 
     In GATv2 the values are the projected keys, edge features enter the score only, and the score is additive:
@@ -81,7 +90,8 @@ def from_gatv2_conv(conv: GATv2Conv, *, edge_types: bool = False, **kwargs: Any)
         edge_types: whether ``conv`` reads edge types as one-hot ``edge_attr``. If so, the columns of its projection
             become the rows of a key table, the new layer takes ``edge_type``, and self-loops that ``conv`` adds must
             have ``fill_value=0``, that is, no type. If not, the new layer takes ``edge_attr`` as before.
-        kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``names``.
+        names: the names of the types, saved with the table; only with ``edge_types``.
+        kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``impl``.
 
     Returns:
         The new layer, with the device, dtype and training mode of ``conv``.
@@ -103,7 +113,7 @@ def from_gatv2_conv(conv: GATv2Conv, *, edge_types: bool = False, **kwargs: Any)
     """
     if not isinstance(conv, GATv2Conv):
         raise TypeError(f"conv must be a GATv2Conv, got {type(conv).__name__}")
-    _check_convertible(conv, edge_types)
+    tables = _tables_of(conv, edge_types, names, ("key",))
     fill = 1.0 if conv.fill_value is None else conv.fill_value
     if edge_types and conv.add_self_loops and (isinstance(fill, (str, torch.Tensor)) or fill != 0.0):
         raise NotImplementedError(
@@ -113,14 +123,13 @@ def from_gatv2_conv(conv: GATv2Conv, *, edge_types: bool = False, **kwargs: Any)
     slope = conv.negative_slope
     activation = "leaky_relu" if slope == 0.2 else LeakyReLU(slope)
     attention = conv.att.detach()[0].clone()
+    loops = conv.add_self_loops and SelfLoops("mean" if edge_types or conv.edge_dim is None else fill)
     tied = ("value", "query") if conv.share_weights else ("value",)
     made = RelationConv(
         conv.in_channels, conv.out_channels, conv.heads, conv.concat, False, conv.dropout,
-        None if edge_types else conv.edge_dim, conv.lin_l.bias is not None, conv.residual,
-        num_relations=conv.edge_dim if edge_types else None, tables=("key",),
+        None if edge_types else conv.edge_dim, conv.lin_l.bias is not None, conv.residual, tables=tables,
         score=Additive(torch.nn.Parameter(attention), activation), tie_projections=tied, edge_terms=("key",),
-        out_bias=conv.bias is not None and not conv.residual, add_self_loops=conv.add_self_loops,
-        fill_value="mean" if edge_types or conv.edge_dim is None else fill, flow=conv.flow, aggr=conv.aggr,
+        out_bias=conv.bias is not None and not conv.residual, add_self_loops=loops, flow=conv.flow, aggr=conv.aggr,
         decomposed_layers=conv.decomposed_layers, **kwargs,
     ).to(attention.device, attention.dtype)  # fmt: skip
     with torch.no_grad():
@@ -141,8 +150,10 @@ def from_gatv2_conv(conv: GATv2Conv, *, edge_types: bool = False, **kwargs: Any)
     return made.train(conv.training)
 
 
-def _check_convertible(conv: TransformerConv | GATv2Conv, edge_types: bool) -> None:
-    """Raise unless the weights of ``conv`` are initialized and a RelationConv can use them."""
+def _tables_of(
+    conv: TransformerConv | GATv2Conv, edge_types: bool, names: Sequence[str] | None, kinds: tuple[str, ...]
+) -> RelationTables | tuple[str, ...]:
+    """Tables for the edge types of ``conv``; raise unless its weights are initialized and a RelationConv fits them."""
     check.boolean("edge_types", edge_types)
     if any(is_uninitialized_parameter(parameter) for parameter in conv.parameters()):
         raise ValueError("conv must know its sizes: call it once before, got uninitialized parameters")
@@ -150,6 +161,12 @@ def _check_convertible(conv: TransformerConv | GATv2Conv, edge_types: bool) -> N
         raise ValueError("edge_types needs a layer with edge_dim, the number of types, got edge_dim=None")
     if conv.aggr not in _PLAIN_SUMS:
         raise ValueError(f"conv must have an aggr without weights, one of {list(_PLAIN_SUMS)}, got {conv.aggr!r}")
+    if not edge_types:
+        if names is not None:
+            raise ValueError(f"names must be left out without edge_types, got {shown(names)}")
+        return kinds
+    options = {"kinds": kinds, "per_head": True, "tied": "value" in kinds, "names": names, "shared": False}
+    return RelationTables(conv.edge_dim, conv.out_channels, conv.heads, **options)
 
 
 def _copy_types(conv: TransformerConv | GATv2Conv, made: RelationConv) -> None:

@@ -104,6 +104,24 @@ def check_data(data: Any) -> Data:
     return data
 
 
+def parts_of(data: Data, given: dict[str, Any], wanted: dict[str, Any]) -> tuple[Any, ...]:
+    """``x``, and the attributes by the names of ``given``, None for those that a layer does not read.
+
+    Args:
+        data: what a layer was called with.
+        given: its other arguments by name, which must be None.
+        wanted: the option that makes the layer read an attribute, None if it does not; others are always read.
+    """
+    if any(value is not None for value in given.values()):
+        names = " and ".join(", ".join(given).rsplit(", ", 1))
+        raise TypeError(f"{names} must be left out with a {type(data).__name__}, which has its own")
+    read = [name for name in ("x", *given) if wanted.get(name, True) is not None]
+    for name in read:
+        if name not in data:
+            raise ValueError(f"data.{name} must be given, as the layer reads it, got a Data with {sorted(data.keys())}")
+    return tuple(data[name] if name in read else None for name in ("x", *given))
+
+
 def check_attribute(argument: str, name: Any) -> None:
     """Raise TypeError unless ``name`` is a string or None."""
     if name is not None and not isinstance(name, str):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
@@ -19,8 +20,9 @@ from relgraph.nn.projections import check_head_dim
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
-from relgraph.pyg.data import borders_of, check_sorted
-from relgraph.pyg.options import shown_score
+from relgraph.pyg.data import borders, borders_of, check_sorted, from_data, parts_of
+from relgraph.pyg.edge_layer import shown_score
+from relgraph.pyg.transforms import relation_labels
 from relgraph.score import Score
 
 
@@ -38,8 +40,8 @@ class RelationGlobalAttention(nn.Module):
         heads: H, which must divide ``channels``.
         tables: kinds of tables, whose rows all heads share, or a :class:`~relgraph.RelationTables`. In
             :class:`~relgraph.pyg.RelationConv` each head has its own rows, as in PyG's TransformerConv.
-        labeler: makes the labels if ``forward`` gets the labeler's input in their place, such as a
-            :class:`~relgraph.Graph`. The tables take its number of labels and their names.
+        labeler: makes the labels if ``forward`` gets a :class:`~torch_geometric.data.Data`, or the labeler's input in
+            place of labels, such as a :class:`~relgraph.Graph`. The tables take its number of labels and their names.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -82,14 +84,22 @@ class RelationGlobalAttention(nn.Module):
         self.attention.reset_parameters()
 
     def forward(
-        self, x: Tensor, labels: Labels | Any = None, batch: Tensor | None = None, *, bank_features: Any = None
+        self,
+        x: Tensor | Data,
+        labels: Labels | Any = None,
+        batch: Tensor | None = None,
+        *,
+        bank_features: Any = None,
     ) -> Tensor:
         """Let the nodes of each graph attend to each other.
 
         Args:
-            x: ``[N, channels]``.
+            x: ``[N, channels]``; or a :class:`~torch_geometric.data.Data` or :class:`~torch_geometric.data.Batch` with
+                ``x``, whose graphs then need no ``batch``.
             labels: :class:`~relgraph.Labels` of all nodes: packed, or of a single graph; a layer with a labeler also
-                takes the labeler's input. None for a layer without labels.
+                takes the labeler's input or a Data. None for a layer without labels, and for a Data given to a layer
+                with a labeler: the labels are then those that :class:`~relgraph.pyg.AddRelationLabels` stored as
+                ``rel``, or else those of the Data's graph.
             batch: ``[N]``, the graph of each node, integers from 0 that never fall, as in PyG's batches. With packed
                 labels you can leave it out, and compiled code ignores it.
             bank_features: the input of the tables' banks.
@@ -98,9 +108,9 @@ class RelationGlobalAttention(nn.Module):
             ``[N, channels]``.
 
         Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: nodes that are not in the order of their graphs, labels with other borders than ``batch``,
-                labels that are missing or do not fit, or another width.
+            TypeError: an argument of the wrong kind, or ``batch`` with a Data, which has its own.
+            ValueError: a Data without ``x``, nodes that are not in the order of their graphs, labels with other borders
+                than ``batch``, labels that are missing or do not fit, or another width.
             NotImplementedError: a call that the implementation does not support.
 
         Example:
@@ -108,21 +118,29 @@ class RelationGlobalAttention(nn.Module):
             >>> layer(torch.randn(5, 16), batch=torch.tensor([0, 0, 0, 1, 1])).shape
             torch.Size([5, 16])
         """
-        check_nodes("x", x, self.channels)
-        if batch is not None:
-            _check_batch(batch, x)
-        labeler = self.attention.labeler
+        labeler, ptr = self.attention.labeler, None
+        if type(x) is not Tensor and isinstance(x, Data):
+            data, x = x, parts_of(x, {"batch": batch}, {"batch": None})[0]
+            check_nodes("x", x, self.channels)
+            if labels is None and labeler is not None:
+                labels = data
+            else:
+                ptr = borders(data, x.shape[0])
+        elif batch is not None:
+            _check_batch(batch, check_nodes("x", x, self.channels))
+            ptr = borders_of(batch) if labels is None or check.can_look_at_data(batch) else None
+        else:
+            check_nodes("x", x, self.channels)
         if labels is not None and labeler is not None and not isinstance(labels, Labels):
-            labels = labels_of(labeler, labels)
+            labels = _labels_of_data(labeler, labels) if isinstance(labels, Data) else labels_of(labeler, labels)
         if labels is None:
-            ptr = None if batch is None else borders_of(batch)
             labels = DistanceLabels(x.shape[0], lookup=(-1,), left=0, num_labels=0, ptr=ptr)
             if self.attention.tables is not None:
-                raise ValueError("labels must be given to a layer with num_labels, got None")
+                raise ValueError("labels must be given to a layer with num_labels and without a labeler, got None")
         elif not isinstance(labels, Labels):
             raise TypeError(f"labels must be Labels or None, got {in_place_of_labels(labels)}")
-        elif batch is not None and check.can_look_at_data(batch):
-            _check_borders(labels, borders_of(batch))
+        elif ptr is not None and check.can_look_at_data(ptr):
+            _check_borders(labels, ptr)
         return self.attention(x, labels=labels, bank_features=bank_features)
 
     def __repr__(self) -> str:
@@ -131,6 +149,11 @@ class RelationGlobalAttention(nn.Module):
             labels = f", num_labels={tables.num_labels}{tables._options('kinds', 'tied')}"
         extra = shown_score(self.attention.score, self.attention.value_map)
         return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels}{extra})"
+
+
+def _labels_of_data(labeler: Any, data: Data) -> Labels:
+    """The labels that were stored with the data, or those that the labeler makes of its graph."""
+    return relation_labels(data, labeler) if "rel_node" in data else labels_of(labeler, from_data(data))
 
 
 def _check_batch(batch: Any, x: Tensor) -> None:

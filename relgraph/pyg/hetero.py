@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import dropout
 from torch_geometric.data import HeteroData
 from torch_geometric.nn.conv import MessagePassing
@@ -16,15 +16,13 @@ from torch_geometric.utils import softmax
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.functional.edges import attend_nodes
 from relgraph.labels import EdgeLabels
-from relgraph.nn.table import check_label_names
-from relgraph.nn.tables import RelationTables, check_tied
-from relgraph.nn.value_maps import make_value_maps
+from relgraph.nn.tables import RelationTables
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
+from relgraph.pyg.edge_layer import EdgeLayer
 from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
-from relgraph.pyg.options import check_projections, check_score, check_table_kinds, shown_score
-from relgraph.score import Score, compatibility
+from relgraph.pyg.options import check_width
+from relgraph.score import Score
 
 EdgeKind = tuple[str, str, str]
 
@@ -59,7 +57,7 @@ class _Messages(MessagePassing):
         return values * alpha[..., None]
 
 
-class RelationHeteroConv(nn.Module):
+class RelationHeteroConv(EdgeLayer):
     """Let nodes attend over their incoming edges of all kinds at once; a label is (source kind, relation, target kind).
 
     The formula is that of :class:`~relgraph.pyg.RelationConv`: the target is the query, the source the key. Each kind
@@ -107,45 +105,23 @@ class RelationHeteroConv(nn.Module):
         bias: bool = True,
         root_weight: bool = True,
         *,
-        tables: Sequence[str] = ("key", "value"),
-        per_head: bool | Sequence[str] = True,
-        tie_tables: bool = False,
+        tables: Sequence[str] | RelationTables = ("key", "value"),
         score: Score | None = None,
         value_map: bool | int = False,
     ) -> None:
         super().__init__()
-        self.register_load_state_dict_pre_hook(check_label_names)
         self.node_types, self.edge_types = _check_metadata(metadata)
+        self._set_sizes(out_channels, heads, concat, dropout)
         self.in_channels = in_channels
-        self.out_channels = check.integer("out_channels", out_channels, minimum=1)
-        self.heads = check.integer("heads", heads, minimum=1)
-        self.concat = check.boolean("concat", concat)
-        self.dropout = check.probability("dropout", dropout)
-        widths = _check_widths(in_channels, self.node_types)
-        width = heads * out_channels
+        widths, width = _check_widths(in_channels, self.node_types), heads * out_channels
         check.boolean("bias", bias)
-        kinds = check_table_kinds(tables, maps=compatibility(score).by_label or value_map is not False)
-        check_tied("tie_tables", tie_tables, kinds)
-        check_projections(heads, out_channels, in_channels=max(widths.values()))
+        self._check_projections(in_channels=max(widths.values()))
         self.lin_key, self.lin_query, self.lin_value = (_Projections(widths, width, bias) for _ in range(3))
-        left = width if concat else out_channels
-        self.lin_skip = _Projections(widths, left, bias) if check.boolean("root_weight", root_weight) else None
-        labels = len(self.edge_types)
-        self.score = check_score(score, labels, heads, out_channels, kinds)
-        self.tables = None
-        if kinds:
-            self.tables = RelationTables(
-                labels, out_channels, heads, kinds=kinds, per_head=per_head, tied=tie_tables,
-                names=["__".join(kind) for kind in self.edge_types],
-            )  # fmt: skip
-        self.value_map = make_value_maps(value_map, labels, out_channels, heads, {})
+        out = width if concat else out_channels
+        self.lin_skip = _Projections(widths, out, bias) if check.boolean("root_weight", root_weight) else None
+        names = ["__".join(kind) for kind in self.edge_types]
+        self._set_attention(len(names), tables, score, value_map, names)
         self.messages = ModuleDict({kind: _Messages() for kind in self.edge_types})  # pyright: ignore[reportArgumentType]
-
-    def reset_parameters(self) -> None:
-        """Initialize all parameters again, also those of a score that has ``reset_parameters``."""
-        for child in self.children():
-            reset = getattr(child, "reset_parameters", lambda: None)
-            reset()
 
     def forward(
         self,
@@ -196,7 +172,7 @@ class RelationHeteroConv(nn.Module):
         if in_func_transform() or any(followed(messages) for messages in self._messages_of(edges)):
             out, alpha = self._pass_messages(query, key, value, labels, edges)
         else:
-            out, alpha = self._attend(query, key, value, labels, wanted)
+            out, alpha = self._fused(query, key, value, labels, wanted, {})
         out = out.flatten(1) if self.concat else out.mean(1)
         root = {} if self.lin_skip is None else self.lin_skip(nodes)
         parts = zip(nodes, out.split([x.shape[0] for x in nodes.values()]), strict=True)
@@ -244,19 +220,6 @@ class RelationHeteroConv(nn.Module):
             ids.append(torch.full_like(index[-1][0], self.edge_types.index(kind), dtype=torch.int64))
         return EdgeLabels._trusted(torch.cat(index, 1), torch.cat(ids), len(self.edge_types), total, total)
 
-    def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, labels: EdgeLabels, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        given = {
-            "query": query, "key": key, "value": value, "labels": labels, "score": self.score,
-            "dropout_p": self.dropout if self.training else 0.0,
-            "value_map": None if self.value_map is None else self.value_map(),
-        }  # fmt: skip
-        if self.tables is not None:
-            given |= self.tables()
-        out = attend_nodes(given, need_weights=need_weights)
-        return out if isinstance(out, tuple) else (out, None)
-
     def _pass_messages(
         self, query: Tensor, key: Tensor, value: Tensor, labels: EdgeLabels, edges: dict[EdgeKind, Edges]
     ) -> tuple[Tensor, Tensor]:
@@ -266,9 +229,9 @@ class RelationHeteroConv(nn.Module):
             query[target], key[source], value[source], labels.ids, self.tables, self.score, self.value_map
         )
         alpha = softmax(scores, target, num_nodes=len(query))
-        kept, counts = dropout(alpha, self.dropout, self.training), _counts(edges)
+        dropped, counts = dropout(alpha, self.dropout, self.training), _counts(edges)
         out = torch.zeros_like(query)
-        parts = zip(labels.edge_index.split(counts, 1), values.split(counts), kept.split(counts), strict=True)
+        parts = zip(labels.edge_index.split(counts, 1), values.split(counts), dropped.split(counts), strict=True)
         for messages, part in zip(self._messages_of(edges), parts, strict=True):
             out = out + messages(*part, len(query))
         return out, alpha
@@ -278,8 +241,7 @@ class RelationHeteroConv(nn.Module):
 
     def __repr__(self) -> str:
         kinds = f"{len(self.node_types)} kinds of nodes, {len(self.edge_types)} kinds of edges"
-        tables = "" if self.tables is None else self.tables._options("tables", "tie_tables", per_head=True)
-        options = f"heads={self.heads}{tables}{shown_score(self.score, self.value_map)}"
+        options = f"heads={self.heads}{self._shown_options()}"
         return f"RelationHeteroConv({self.in_channels}, {self.out_channels}, {options}; {kinds})"
 
 
@@ -310,9 +272,7 @@ def _check_widths(in_channels: Any, kinds: tuple[str, ...]) -> dict[str, int]:
     for kind in kinds:
         if kind not in widths:
             raise ValueError(f"in_channels must hold a width for every kind of node, got none for {kind!r}")
-        if check.integer("in_channels", widths[kind], minimum=-1) == 0:
-            raise ValueError("in_channels must be at least 1, or -1 to infer it in the first call, got 0")
-    return {kind: widths[kind] for kind in kinds}
+    return {kind: check_width(widths[kind]) for kind in kinds}
 
 
 def dicts_of(x_dict: Any, edge_index_dict: Any) -> tuple[Any, Any]:
@@ -321,7 +281,8 @@ def dicts_of(x_dict: Any, edge_index_dict: Any) -> tuple[Any, Any]:
         return x_dict, edge_index_dict
     if edge_index_dict is not None:
         raise TypeError("edge_index_dict must be left out with a HeteroData, which has its own")
-    return x_dict.x_dict, x_dict.edge_index_dict
+    nodes = {kind: store["x"] for kind, store in x_dict.node_items() if "x" in store}
+    return nodes, {kind: store["edge_index"] for kind, store in x_dict.edge_items() if "edge_index" in store}
 
 
 def _counts(edges: Mapping[EdgeKind, Edges]) -> list[int]:

@@ -70,13 +70,10 @@ def _mass(layer: RelationConv, given: dict[str, Any], alpha: Tensor) -> Tensor |
     """The attention that each node gives to each relation, ``[H, N, R]``; None without relations."""
     if layer.num_relations is None:
         return None
-    x = given["x"]
-    sources, targets = (x, x) if isinstance(x, Tensor) else x
-    backwards = layer.flow == "target_to_source"
-    sizes = (targets.shape[0], sources.shape[0]) if backwards else (sources.shape[0], targets.shape[0])
-    edges = layer._read_edges(given["edge_index"], given["edge_type"], given["edge_attr"], sizes)
+    nodes = layer._read(*(given[name] for name in _NAMES[:-1]))
+    backwards, edges = layer.flow == "target_to_source", nodes[3]
     assert edges.types is not None
-    return _summed(alpha, edges.index[0 if backwards else 1], edges.types, targets.shape[0], layer.num_relations)
+    return _summed(alpha, edges.index[0 if backwards else 1], edges.types, nodes[1].shape[0], layer.num_relations)
 
 
 def _summed(alpha: Tensor, nodes: Tensor, types: Tensor, num_nodes: int, num_relations: int) -> Tensor:

@@ -124,12 +124,13 @@ def check_conv(seed: int) -> None:
     types, vectors = rng.random() < 0.8, rng.choice([None, None, 1, 3])
     options: dict[str, Any] = {"concat": rng.random() < 0.5, "bias": rng.random() < 0.5, "edge_dim": vectors}
     options |= {"root_weight": rng.random() < 0.5}
+    kinds = [kind for kind in KINDS if rng.random() < 0.5] or ["key"]
     if types:
-        kinds = [kind for kind in KINDS if rng.random() < 0.5] or ["key"]
-        options |= {"num_relations": edges.num_labels, "tables": kinds, "per_head": rng.random() < 0.5}
+        tables = rg.RelationTables(edges.num_labels, size, heads, kinds=kinds, per_head=rng.random() < 0.5)
+        options |= {"tables": tables}
     case = Case(seed, frame, WithVectors(edges), heads, heads, size, size)
     more = layer_options(
-        case, Random(f"scores of conv {seed}"), count=edges.num_labels * types, kinds=options.get("tables", [])
+        case, Random(f"scores of conv {seed}"), count=edges.num_labels * types, kinds=kinds if types else []
     )
     conv = rg.pyg.RelationConv(widths if bipartite else 3, size, heads, **options, **more).double()
     scatter(conv, torch.Generator().manual_seed(seed))
@@ -147,7 +148,7 @@ def check_conv(seed: int) -> None:
     index = torch.tensor([edge[2:0:-1] for edge in edges.edges], dtype=torch.int64).reshape(-1, 2).T
     relations = torch.tensor([edge[3] for edge in edges.edges], dtype=torch.int64) if types else None
     for fused in (True, False):
-        conv._fused = lambda fused=fused: fused
+        conv._can_fuse = lambda fused=fused: fused
         leaves = tuple(part.clone().requires_grad_() for part in x) if bipartite else (x[0].clone().requires_grad_(),)
         given = leaves if bipartite else leaves[0]
         got, (_, alpha) = conv(given, index, relations, attr, return_attention_weights=True)

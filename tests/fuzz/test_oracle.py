@@ -466,7 +466,7 @@ def one_more(real):
     ("name", "where", "message"),
     [
         ("edges", "relgraph.edge_attention", "edge_attention over .* is off by"),
-        ("conv", "relgraph.pyg.conv.attend_nodes", "RelationConv.* is off by"),
+        ("conv", "relgraph.pyg.edge_layer.attend_nodes", "RelationConv.* is off by"),
         ("layer", "relgraph.nn.attention.attend", "RelationAttention.* is off by"),
         ("rows", "relgraph.relation_attention_with_aux", r"rows\(\d+, \d+\) by impl=None give other z"),
     ],

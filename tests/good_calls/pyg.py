@@ -18,7 +18,6 @@ WORD = ("first entry: text", "text", "upper")
 TRIPLE = ("author", "writes", "paper")
 METADATA = (["author", "paper"], [TRIPLE])
 ATTENTION = {"heads": 2, "dropout": 0.1, "bias": True}
-TABLES = {"tables": ("key", "value"), "per_head": True, "tie_tables": False}
 
 
 def _index() -> torch.Tensor:
@@ -37,6 +36,10 @@ def _hetero() -> HeteroData:
     return data
 
 
+def _tables(**options) -> rg.RelationTables:
+    return rg.RelationTables(3, 4, 2, per_head=True, **options)
+
+
 @cache
 def _layers() -> dict[str, nn.Module]:
     """Layers that several calls share; none of these changes them."""
@@ -48,6 +51,7 @@ def _layers() -> dict[str, nn.Module]:
         "mean": rg.pyg.RelationConv(8, 4, num_relations=2, aggr="mean").eval(),
         "hetero": rg.pyg.RelationHeteroConv(8, 4, METADATA, 2).eval(),
         "global": rg.pyg.RelationGlobalAttention(8, 2, num_labels=3).eval(),
+        "labeler": rg.pyg.RelationGlobalAttention(3, labeler=rg.ShortestPath(2)).eval(),
         "unlabeled": rg.pyg.RelationGlobalAttention(8, 2).eval(),
     }
 
@@ -124,12 +128,10 @@ GOOD_CALLS = {
             "edge_dim": 3,
             "root_weight": True,
             "num_relations": 2,
-            **TABLES,
-            "names": ["a", "b"],
+            "tables": ("key", "value"),
             "impl": "edges",
         },
-        also={"num_relations": ("names",), "heads": ("out_channels",)},
-        accepts={"names": WORD},
+        also={"heads": ("out_channels",)},
     ),
     "RelationConv (score and maps)": lambda: Good(
         rg.pyg.RelationConv,
@@ -147,11 +149,21 @@ GOOD_CALLS = {
             "edge_terms": ("key", "value"),
             "out_bias": True,
             "add_self_loops": True,
-            "fill_value": "mean",
-            "loop_relation": 1,
         },
-        also={"num_relations": ("value_map", "loop_relation"), "heads": ("score", "score.weight"), **SIZES},
-        accepts={"value_map": ("true",), "fill_value": ("number",)},
+        also={"num_relations": ("value_map",), "heads": ("score", "score.weight"), **SIZES},
+        accepts={"value_map": ("true",)},
+    ),
+    "SelfLoops": lambda: Good(
+        rg.pyg.SelfLoops, {"fill_value": "mean", "relation": 1}, accepts={"fill_value": ("number", "tensor")}
+    ),
+    "SelfLoops (features)": lambda: Good(
+        lambda **given: rg.pyg.RelationConv(8, 4, edge_dim=2, add_self_loops=rg.pyg.SelfLoops(**given)),
+        {"fill_value": torch.ones(2)},
+    ),
+    "RelationConv (tables)": lambda: Good(
+        rg.pyg.RelationConv,
+        {"in_channels": 8, "out_channels": 4, "heads": 2, "num_relations": 3, "tables": _tables(tied=True)},
+        also={"out_channels": ("tables",), "heads": ("tables",)},
     ),
     "RelationConv (maps for scores)": lambda: Good(
         rg.pyg.RelationConv,
@@ -162,20 +174,13 @@ GOOD_CALLS = {
             "tables": (),
             "score": rg.score.Bilinear.learned(3, 1, 4),
             "value_map": True,
-            "edge_dim": 2,
-            "fill_value": torch.ones(2),
         },
-        also={
-            "num_relations": ("score", "score.weight"),
-            "heads": ("score.weight",),
-            **SIZES,
-            "edge_dim": ("fill_value",),
-        },
+        also={"num_relations": ("score", "score.weight"), "heads": ("score.weight",), **SIZES},
         accepts={"value_map": ("one",)},
     ),
     "RelationConv (a function of scores)": lambda: Good(
         rg.pyg.RelationConv,
-        {"in_channels": 8, "out_channels": 4, "score": rg.score.Softcap(5.0), "fill_value": 0.5, "value_map": False},
+        {"in_channels": 8, "out_channels": 4, "score": rg.score.Softcap(5.0), "value_map": False},
     ),
     "RelationConv (one width)": lambda: Good(
         rg.pyg.RelationConv,
@@ -228,7 +233,7 @@ GOOD_CALLS = {
             **ATTENTION,
             "concat": True,
             "root_weight": True,
-            **TABLES,
+            "tables": ("key", "value"),
         },
         also={"metadata": ("in_channels",)},
         accepts={"in_channels": ("number",)},
@@ -295,8 +300,15 @@ GOOD_CALLS = {
     "RelationGlobalAttention.forward (no labels)": lambda: Good(
         _layers()["unlabeled"], {"x": torch.randn(3, 8), "batch": torch.tensor([0, 0, 1])}, {"x": ("batch",)}
     ),
+    "RelationConv.forward (data)": lambda: Good(rg.pyg.RelationConv(3, 4, num_relations=2, edge_dim=3), {"x": _data()}),
+    "RelationGlobalAttention.forward (data)": lambda: Good(
+        _layers()["labeler"], {"x": _data(), "labels": _data()}, {"x": ("labels", "data")}
+    ),
     "from_transformer_conv": lambda: Good(
-        rg.pyg.from_transformer_conv, {"conv": TransformerConv(4, 8, heads=2, edge_dim=3), "edge_types": True}
+        rg.pyg.from_transformer_conv,
+        {"conv": TransformerConv(4, 8, heads=2, edge_dim=3), "edge_types": True, "names": ["a", "b", "c"]},
+        also={"conv": ("names",), "edge_types": ("names",)},
+        accepts={"names": WORD},
     ),
     "from_gatv2_conv": lambda: Good(
         rg.pyg.from_gatv2_conv, {"conv": GATv2Conv(4, 8, heads=2, edge_dim=3, fill_value=0.0), "edge_types": True}

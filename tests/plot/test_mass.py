@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
 from torch import nn
 
 import relgraph as rg
@@ -151,88 +150,6 @@ def test_labels_beside_distances_come_after_a_line():
 def test_no_mass_at_all_is_drawn():
     image = rg.plot.label_mass(torch.zeros(2, 3), axes="HR").images[0]
     assert np.asarray(image.get_array()).max() == 0 and image.get_clim() == (0, 1)
-
-
-@pytest.mark.parametrize("shape", [(3,), (8, 33), (6, 8, 129)])
-def test_given_axes_are_used_and_nothing_reaches_out_of_a_new_figure(shape):
-    figure, ax = plt.subplots()
-    axes = "LHR"[-len(shape) :]
-    assert rg.plot.label_mass(torch.rand(shape), axes=axes, ax=ax) is ax
-    assert plt.get_fignums() == [figure.number]
-    ax = rg.plot.label_mass(torch.rand(shape), [f"a rather long name {n}" for n in range(shape[-1])], axes=axes)
-    ax.figure.canvas.draw()
-    box, all_of_it = ax.get_tightbbox(), ax.figure.bbox
-    assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= all_of_it.x1 + 1 and box.y1 <= all_of_it.y1 + 1
-
-
-def test_refusals():
-    for wrong in (rg.functional.AttentionAux(label_mass=torch.ones(2, 3)), [rg.functional.AttentionAux()]):
-        with pytest.raises(TypeError, match="mass must be a Tensor, the tuple of a sum's, or the dict of record_att"):
-            rg.plot.label_mass(wrong)
-    with pytest.raises(TypeError, match="mass must be a Tensor, got float"):
-        rg.plot.label_mass(0.5)
-    with pytest.raises(ValueError, match=r"mass must have shape \[R\], \[H, R\], .* got \[1, 1, 1, 1, 1, 1\]"):
-        rg.plot.label_mass(torch.ones(1, 1, 1, 1, 1, 1))
-    with pytest.raises(ValueError, match="mass must not be negative, got values down to -0.5"):
-        rg.plot.label_mass(torch.tensor([-0.5, 1.0]))
-    with pytest.raises(ValueError, match="mass must be finite, got 1 numbers that are not"):
-        rg.plot.label_mass(torch.tensor([float("nan"), 1.0]))
-    with pytest.raises(ValueError, match="names must be one for each of the 2 labels, got 3"):
-        rg.plot.label_mass(torch.ones(2), NAMES)
-
-
-def test_refusals_of_axes():
-    mass = torch.ones(2, 3, 4)
-    with pytest.raises(
-        ValueError, match=r'mass \[2, 3, 4\] are: "HR" .* "LHR" for layers.* "HNR" of .* "NHR" of a packed'
-    ):
-        rg.plot.label_mass(mass)
-    with pytest.raises(ValueError, match=r'mass \[5, 4\] are: "HR" for heads and labels, "NR" for queries and labels'):
-        rg.plot.label_mass(torch.ones(5, 4), NAMES)  # a layer's mass[b, h], whose queries are no heads
-    with pytest.raises(ValueError, match=r"axes must say what the axes of a mass \[1, 1, 1, 1, 1\] are"):
-        rg.plot.label_mass(torch.ones(1, 1, 1, 1, 1))
-    with pytest.raises(TypeError, match="axes must be a string of letters of 'LBHNR', got tuple"):
-        rg.plot.label_mass(mass, axes=("L", "H", "R"))
-    for wrong in ("LHX", "HHR", "LHN", ""):
-        with pytest.raises(ValueError, match=f"axes must be different letters of 'LBHNR', R among them, got '{wrong}'"):
-            rg.plot.label_mass(mass, axes=wrong)
-    with pytest.raises(ValueError, match=r"axes must be 3 letters for a mass of shape \[2, 3, 4\], got 'HR'"):
-        rg.plot.label_mass(mass, axes="HR")
-
-
-def test_refusals_of_parts():
-    with pytest.raises(ValueError, match="part must be left out for labels that are no sum, got 0"):
-        rg.plot.label_mass(torch.ones(3), part=0)
-    both = (torch.ones(3), torch.ones(2))
-    for wrong in (None, 2, -1, True):
-        with pytest.raises(ValueError, match=f"part must say which of the 2 parts of the sum is drawn, got {wrong}"):
-            rg.plot.label_mass(both, part=wrong)
-    with pytest.raises(TypeError, match="names must be a sequence, got 'ab'"):
-        rg.plot.label_mass(both, "ab", part=1)
-    for names in (["a", "b", "c"], [["a", "b", "c"]]):
-        with pytest.raises(ValueError, match="names must be a tuple of names for each part of the sum, got"):
-            rg.plot.label_mass(both, names, part=1)
-
-
-def test_refusals_of_records():
-    call = rg.functional.AttentionAux(label_mass=torch.ones(1, 2, 3, 4))
-    with pytest.raises(ValueError, match="axes must be left out for a record, which tells them, got 'HNR'"):
-        rg.plot.label_mass({"a": [call]}, axes="HNR")
-    for wrong in ({"a": call}, {"a": [torch.ones(2, 3)]}):
-        with pytest.raises(TypeError, match="mass must be the dict of record_attention, from names to lists of Attent"):
-            rg.plot.label_mass(wrong)
-    for empty in ({}, {"a": []}, {"a": [rg.functional.AttentionAux(weights=torch.ones(1, 1, 1, 1))]}):
-        with pytest.raises(
-            ValueError, match="mass must hold the label_mass of at least one call, got a record without"
-        ):
-            rg.plot.label_mass(empty)
-    other = rg.functional.AttentionAux(label_mass=torch.ones(2, 3, 5))
-    with pytest.raises(ValueError, match="got R = 4 in 'a' and 5 in 'b': pass only layers that share labels"):
-        rg.plot.label_mass({"a": [call], "b": [other]})
-    with pytest.raises(ValueError, match="got R = 4 in call 0 of 'a' and 5 in call 1 of 'a'"):
-        rg.plot.label_mass({"a": [call, other]})
-    with pytest.raises(ValueError, match=r"mass must have shape \[B, H, N, R\] or \[H, N, R\], got \[2, 3\]"):
-        rg.plot.label_mass({"a": [rg.functional.AttentionAux(label_mass=torch.ones(2, 3))]})
 
 
 def test_small_shares_are_written_with_a_third_digit():

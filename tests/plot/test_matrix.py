@@ -179,52 +179,12 @@ def test_tokens_are_thinned_where_they_would_overlap():
     assert shown == tokens[:: len(tokens) // (len(shown) - 1)][: len(shown)] and 15 < len(shown) < 60
 
 
-@pytest.mark.parametrize("size", [3, 33, 129])
-@pytest.mark.parametrize("length", [6, 60])
-def test_nothing_reaches_out_of_the_figure(size, length):
-    labeler = rg.ClippedDistance(size // 2)
-    ax = rg.plot.label_matrix(labeler(length), labeler.names, tokens=[f"word{n}" for n in range(length)])
-    ax.figure.canvas.draw()
-    box, all_of_it = ax.get_tightbbox(), ax.figure.bbox
-    assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= all_of_it.x1 + 1 and box.y1 <= all_of_it.y1 + 1
-
-
 def test_given_axes_are_used():
     figure, axes = plt.subplots(1, 2)
     assert rg.plot.label_matrix(rg.ClippedDistance(1)(3), ax=axes[1]) is axes[1]
     assert plt.get_fignums() == [figure.number] and not axes[0].images
     new = rg.plot.label_matrix(rg.ClippedDistance(1)(3))
     assert plt.gcf() is new.figure and new.figure is not figure
-
-
-def test_refusals():
-    labels, total = rg.ClippedDistance(1)(3), (rg.ClippedDistance(1) + rg.ClippedDistance(2))(3)
-    draw = rg.plot.label_matrix
-    for wrong in (torch.zeros(2, 2), rg.ClippedDistance(1)):
-        with pytest.raises(TypeError, match="labels must be Labels, got"):
-            draw(wrong)
-    with pytest.raises(ValueError, match="labels must cover at least one pair, got DistanceLabels"):
-        draw(rg.ClippedDistance(1)(0))
-    with pytest.raises(ValueError, match="batch must be at most 0, got 1"):
-        draw(labels, batch=1)
-    with pytest.raises(ValueError, match="part must be at most 0, got 1"):
-        draw(labels, part=1)
-    with pytest.raises(ValueError, match="part must be at most 1, got 2"):
-        draw(total, part=2)
-    with pytest.raises(ValueError, match="names must be 2 tuples of names, one per part of the sum"):
-        draw(total, ["a", "b", "c"])
-    with pytest.raises(TypeError, match="names must be a sequence, got 3"):
-        draw(total, 3)
-    with pytest.raises(ValueError, match="names must be one for each of the 3 labels, got 2"):
-        draw(labels, ["a", "b"])
-    with pytest.raises(ValueError, match="tokens must be 3 of queries and 3 of keys, got 2 and 2"):
-        draw(labels, tokens=["a", "b"])
-    with pytest.raises(TypeError, match="tokens must be a sequence of strings"):
-        draw(labels, tokens="abc")
-    with pytest.raises(TypeError, match="tokens must be a sequence of strings, got {1}"):
-        draw(labels, tokens={1})
-    with pytest.raises(TypeError, match="ax must be matplotlib Axes, got Figure"):
-        draw(labels, ax=plt.figure())
 
 
 def test_pairs_beyond_any_picture():

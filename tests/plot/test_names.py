@@ -60,11 +60,3 @@ def test_an_inverse_with_a_long_name_keeps_its_base():
     known = naming([long, f"{long}⁻¹"], 2)
     assert known.base(1) == known.base(0) == long
     assert known.texts == ("a relation with …ore than fit in", "a relation with …e than fit in⁻¹")
-
-
-def test_refusals():
-    with pytest.raises(ValueError, match="names must be one for each of the 3 labels, got 2"):
-        naming(["a", "b"], 3)
-    for wrong in ("ab", 3, {"a", "b"}):
-        with pytest.raises(TypeError, match="names must be a sequence of strings, got"):
-            strings("names", wrong)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
-import pytest
 import torch
-from matplotlib import pyplot as plt
 from matplotlib.colors import to_rgba
 
 import relgraph as rg
@@ -79,40 +75,3 @@ def test_no_weight_of_a_long_input_gets_lost():
     assert cells[333, 299] == 0.5 and cells[1, 0] == 0.25 and cells.sum() == 0.75
     assert ax.images[0].get_extent() == [-0.5, 899.5, 1001.5, -0.5]
     assert ax.get_xlim() == (-0.5, 899.5) and ax.get_ylim() == (1000.5, -0.5)
-
-
-@pytest.mark.parametrize("query", [None, 1])
-@pytest.mark.parametrize("length", [6, 60, 600])
-def test_given_axes_are_used_and_nothing_reaches_out_of_a_new_figure(query, length):
-    figure, ax = plt.subplots()
-    weights, tokens = torch.rand(length, length), [f"token{n}" for n in range(length)]
-    assert rg.plot.attention_tokens(weights, tokens, query=query, ax=ax) is ax
-    assert plt.get_fignums() == [figure.number]
-    ax = rg.plot.attention_tokens(weights, tokens, query=query)
-    ax.figure.canvas.draw()
-    box, all_of_it = ax.get_tightbbox(), ax.figure.bbox
-    assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= all_of_it.x1 + 1 and box.y1 <= all_of_it.y1 + 1
-    boxes = [text.get_window_extent() for text in ax.get_xticklabels()]
-    assert not any(a.x1 > b.x0 + 1 for a, b in itertools.pairwise(boxes))
-
-
-def test_refusals():
-    draw = rg.plot.attention_tokens
-    with pytest.raises(TypeError, match="weights must be a Tensor, got list"):
-        draw([[1.0]], ["a"])
-    with pytest.raises(
-        ValueError, match=r"weights must have shape \[N_q, N_k\] or \[H, N_q, N_k\], got \[1, 1, 2, 2\]"
-    ):
-        draw(torch.ones(1, 1, 2, 2), None)
-    with pytest.raises(ValueError, match="weights must not be negative, got values down to -1"):
-        draw(-torch.eye(2), None)
-    with pytest.raises(ValueError, match="weights must be finite, got 4 numbers that are not"):
-        draw(torch.full((2, 2), float("nan")), None)
-    with pytest.raises(ValueError, match=r"weights must not be empty, got shape \[0, 0\]"):
-        draw(torch.zeros(0, 0), None)
-    with pytest.raises(ValueError, match="query must be at most 1, got 2"):
-        draw(torch.eye(2), None, query=2)
-    with pytest.raises(TypeError, match="query must be an int, got str"):
-        draw(torch.eye(2), None, query="a")
-    with pytest.raises(ValueError, match="tokens must be 2 of queries and 2 of keys, got 3 and 3"):
-        draw(torch.eye(2), ["a", "b", "c"])

@@ -8,7 +8,6 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
 
 import relgraph as rg
 
@@ -78,33 +77,3 @@ def test_a_query_may_be_a_node_of_a_networkx_tree():
     ax = rg.plot.attention_tree(WEIGHTS, nx.DiGraph([("=", "x"), ("=", "1")]), query="x")
     np.testing.assert_array_equal(nodes(ax).get_array(), WEIGHTS[1])
     assert ax.get_title() == "attention of x"
-
-
-@pytest.mark.parametrize("count", [1, 6, 60])
-def test_given_axes_are_used_and_nothing_reaches_out_of_a_new_figure(count):
-    tree = rg.Graph.from_parents(torch.tensor([-1, *[n // 3 for n in range(count - 1)]]))
-    figure, ax = plt.subplots()
-    assert rg.plot.attention_tree(torch.rand(count, count), tree, query=count - 1, ax=ax) is ax
-    assert plt.get_fignums() == [figure.number]
-    ax = rg.plot.attention_tree(torch.rand(count, count), tree, node_names=[f"node {n}" for n in range(count)])
-    ax.figure.canvas.draw()
-    box, all_of_it = ax.get_tightbbox(), ax.figure.bbox
-    assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= all_of_it.x1 + 1 and box.y1 <= all_of_it.y1 + 1
-
-
-def test_refusals():
-    draw = rg.plot.attention_tree
-    with pytest.raises(TypeError, match="tree must be a Graph or a networkx graph, got list"):
-        draw(WEIGHTS, [1, -1, 1])
-    with pytest.raises(ValueError, match="tree must have at least one node, got none"):
-        draw(WEIGHTS, rg.Graph(torch.zeros(2, 0, dtype=torch.int64), 0))
-    with pytest.raises(ValueError, match="graph must be a tree, got node 2 with the parents 0 and 1"):
-        draw(WEIGHTS, rg.Graph(torch.tensor([[0, 1], [2, 2]]), 3))
-    with pytest.raises(ValueError, match="graph must be a tree, got a cycle through node"):
-        draw(torch.eye(2), rg.Graph(torch.tensor([[0, 1], [1, 0]]), 2))
-    with pytest.raises(ValueError, match="weights must be for the 3 nodes"):
-        draw(torch.eye(2), TREE)
-    with pytest.raises(ValueError, match="query must be at least 0, got -1"):
-        draw(WEIGHTS, TREE, query=-1)
-    with pytest.raises(ValueError, match="node_names must be one for each of the 3 nodes, got 1"):
-        draw(WEIGHTS, TREE, node_names=["a"])

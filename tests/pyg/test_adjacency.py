@@ -23,7 +23,7 @@ N, E, R = 7, 20, 4
 class Edgewise(RelationConv):
     """The same layer, made to take the message() path."""
 
-    def _fused(self):
+    def _can_fuse(self):
         return False
 
 
@@ -104,11 +104,10 @@ def test_edge_index(order, x, edges):
 
 
 @pytest.mark.parametrize("kind", [RelationConv, Edgewise])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_narrow_integers(kind, dtype, x, edges):
+def test_narrow_integers(kind, x, edges):
     conv = kind(5, 3, num_relations=R).to(F64)
-    for types in (edges[1].to(dtype), edges[1].to(torch.uint8)):
-        torch.testing.assert_close(conv(x, edges[0].to(dtype), types), conv(x, *edges))
+    for dtype in (torch.int32, torch.uint8):
+        torch.testing.assert_close(conv(x, edges[0].to(dtype), edges[1].to(dtype)), conv(x, *edges))
 
 
 @pytest.mark.parametrize("kind", [RelationConv, Edgewise])
@@ -142,53 +141,26 @@ def test_bad_edges(x, edges):
     conv, plain, featured = layer(), layer(num_relations=None), layer(num_relations=None, edge_dim=2)
     labels = rg.EdgeLabels(index, types, R, q_len=N)
     for error, call, message in (
-        (TypeError, lambda: conv(x, index.tolist(), types), "edge_index must be a Tensor, got list"),
-        (ValueError, lambda: conv(x, index[0], types), "edge_index must have 2 dimensions"),
-        (ValueError, lambda: conv(x, index.T, types), r"edge_index must have shape \[2, E\], got \[20, 2\]"),
-        (ValueError, lambda: conv(x, index.double(), types), "edge_index must have an integer dtype"),
-        (ValueError, lambda: conv(x, torch.rand(N, N), types), "edge_index must have an integer dtype"),
-        (ValueError, lambda: conv(x, index + N, types), r"every source must lie in \[0, 7\)"),
         (ValueError, lambda: conv((x, x[:3]), index, types), r"every target must lie in \[0, 3\), got .* 0 to 6"),
         (ValueError, lambda: conv(x, index - 1, types), r"every source must lie in \[0, 7\), got values from -1"),
         (ValueError, lambda: conv(x, index), "edge_type must be given to a layer with num_relations=4"),
         (TypeError, lambda: conv(x, index, attr), "passed as edge_attr="),
-        (TypeError, lambda: conv(x, index, types.tolist()), "edge_type must be a Tensor, got list"),
         (ValueError, lambda: conv(x, index, types[1:]), r"edge_type must have shape \[E\] = \[20\], got \[19\]"),
-        (ValueError, lambda: conv(x, index, types[:, None]), "edge_type must have 1 dimensions"),
         (ValueError, lambda: conv(x, index, types + R), r"edge_type must lie in \[-1, 4\)"),
-        (ValueError, lambda: conv(x, index, types - 2), r"edge_type must lie in \[-1, 4\)"),
         (ValueError, lambda: plain(x, index, types), "edge_type must be left out without num_relations"),
         (ValueError, lambda: plain(x, index, None, attr), "edge_attr must be left out without edge_dim"),
-        (TypeError, lambda: plain(x, index, attr), "passed as edge_attr="),
         (ValueError, lambda: featured(x, index), "edge_attr must be given to a layer with edge_dim=2"),
-        (TypeError, lambda: featured(x, index, None, types), "edge_attr must be floating, got torch.int64"),
+        (TypeError, lambda: featured(x, index, None, types), "relations are passed as edge_type"),
         (ValueError, lambda: featured(x, index, None, attr[1:]), r"\[E, edge_dim\] = \[20, 2\], got \[19, 2\]"),
-        (ValueError, lambda: featured(x, index, None, attr[:, 0]), r"edge_attr must have shape \[E, edge_dim\]"),
-        (ValueError, lambda: conv(x, index, types.to("meta")), "edge_type must be on the device of edge_index, cpu"),
-        (
-            ValueError,
-            lambda: featured(x, index, None, attr.to("meta")),
-            "edge_attr must be on the device of edge_index",
-        ),
+        (ValueError, lambda: featured(x, index, None, attr.to("meta")), "edge_attr must be on the device of edge_"),
         (ValueError, lambda: conv(x, labels, types), "edge_type must be left out with EdgeLabels"),
         (ValueError, lambda: plain(x, labels), "must have 0 relations, got 4"),
         (ValueError, lambda: conv(x[:5], labels), "given as labels, must be of 5 sources and 5 targets, got 7 and 7"),
-        (
-            ValueError,
-            lambda: conv(x, rg.EdgeLabels(index, types, R, q_len=N, default=0)),
-            "must have default=None and no batch axis",
-        ),
+        (ValueError, lambda: conv(x, rg.EdgeLabels(index, types, R, q_len=N, default=0)), "must have default=None and"),
+        (TypeError, lambda: conv(x, rg.ClippedDistance(1).dense()(N)), "RelationGlobalAttention takes labels"),
     ):
         with pytest.raises(error, match=message):
             call()
-
-
-def test_labels_of_all_pairs_belong_elsewhere():
-    conv = rg.pyg.RelationConv(4, 4, num_relations=2)
-    with pytest.raises(
-        TypeError, match="edge_index must be edges, got DenseLabels: RelationGlobalAttention takes labels"
-    ):
-        conv(torch.randn(3, 4), rg.ClippedDistance(1).dense()(3))
 
 
 def test_adjacencies_of_other_sizes():

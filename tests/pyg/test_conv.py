@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch_geometric import EdgeIndex
+from torch_geometric.data import Batch, Data
 from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import relgraph as rg
-from relgraph.pyg import RelationConv
+from relgraph.pyg import RelationConv, SelfLoops
 from tests.cases import F64
 
 N, E, R = 7, 20, 4
@@ -24,7 +23,7 @@ N, E, R = 7, 20, 4
 class Edgewise(RelationConv):
     """The same layer, made to take the message() path."""
 
-    def _fused(self):
+    def _can_fuse(self):
         return False
 
 
@@ -38,19 +37,20 @@ def layer(**options):
     return RelationConv(5, 3, heads=2, **{"num_relations": R, **options}).to(F64)
 
 
-KINDS = [("key", "value"), ("key",), ("bias",), ("value", "query"), ("key", "value", "query", "bias")]
+def tables(*kinds, **options):
+    return rg.RelationTables(R, 3, 2, **{"kinds": kinds or ("key", "value"), "per_head": True, **options})
+
+
+ALL = ("key", "value", "query", "bias")
 LAYERS = [
-    {"tables": kinds, "per_head": per_head, "edge_dim": edge_dim}
-    for kinds, per_head, edge_dim in itertools.product(KINDS, (True, False, "bias"), (None, 2))
-    if per_head != "bias" or "bias" in kinds
-]
-LAYERS = [{**case, "per_head": ("bias",)} if case["per_head"] == "bias" else case for case in LAYERS]
-LAYERS += [
-    {"num_relations": None}, {"num_relations": None, "edge_dim": 3}, {"tie_tables": True, "edge_dim": 2},
+    {"tables": ALL}, {"tables": tables(*ALL, per_head=False), "edge_dim": 2}, {"tables": tables("key", per_head=False)},
+    {"tables": tables(*ALL, per_head=("bias",))}, {"tables": ("bias",), "edge_dim": 2}, {"tables": ("value", "query")},
+    {"num_relations": None}, {"num_relations": None, "edge_dim": 3},
+    {"tables": tables(tied=True), "tie_projections": ("edge",), "edge_dim": 2},
     {"concat": False, "beta": True}, {"beta": True}, {"root_weight": False, "bias": False},
-    {"edge_dim": 2, "edge_terms": ("key",)}, {"edge_dim": 2, "edge_terms": ("value",), "tie_tables": True},
+    {"edge_dim": 2, "edge_terms": ("key",)}, {"edge_dim": 2, "edge_terms": ("value",), "tie_projections": ("edge",)},
     {"tie_projections": ("value",)}, {"tie_projections": ("query", "value")}, {"root_weight": False, "out_bias": True},
-    {"add_self_loops": True, "edge_dim": 2, "loop_relation": 2}, {"add_self_loops": True, "fill_value": 0.5},
+    {"add_self_loops": SelfLoops(relation=2), "edge_dim": 2}, {"add_self_loops": SelfLoops(0.5)},
     {"score": rg.score.Softcap(0.5), "tables": ("key", "bias", "query")}, {"score": rg.score.LeakyReLU()},
     {"score": lambda scores: scores.sin() + scores, "value_map": 2}, {"score": nn.Softplus(), "value_map": True},
     {"value_map": True, "tables": ()}, {"value_map": 3, "edge_dim": 2}, {"value_map": 2, "add_self_loops": True},
@@ -204,46 +204,35 @@ def test_bipartite_both_flows_and_lazy(graph):
     assert RelationConv(-1, 3)(torch.randn(N, 9), edge_index).shape == (N, 3)
 
 
-def test_hooks_are_heard(graph):
-    conv, seen = layer(), []
-    before = conv(*graph)
-    handle = conv.register_message_forward_hook(lambda _, inputs, out: seen.append(out.shape) or out * 0)
-    torch.testing.assert_close(conv(*graph), conv.lin_skip(graph[0]))
-    handle.remove()
-    assert seen == [(E, 2, 3)] and torch.equal(conv(*graph), before)
-
-
 @pytest.mark.parametrize("what", ["propagate", "message", "aggregate"])
 @pytest.mark.parametrize("when", ["forward_pre", "forward"])
 def test_every_hook_is_heard(what, when, graph):
     conv, seen = layer(), []
+    before = conv(*graph)
     handle = getattr(conv, f"register_{what}_{when}_hook")(lambda *_: seen.append(what))
-    conv(*graph)
+    torch.testing.assert_close(conv(*graph), before)
     handle.remove()
-    conv(*graph)
-    assert seen == [what]
+    assert seen == [what] and torch.equal(conv(*graph), before) and seen == [what]
 
 
-class DoubledSum(RelationConv):
-    def aggregate(self, inputs, index, ptr=None, dim_size=None):
-        return 2 * super().aggregate(inputs, index, ptr, dim_size)
+def test_what_a_subclass_overrides_is_used(graph):
+    class DoubledSum(RelationConv):
+        def aggregate(self, inputs, index, ptr=None, dim_size=None):
+            return 2 * super().aggregate(inputs, index, ptr, dim_size)
 
+    class DoubledUpdate(RelationConv):
+        def update(self, inputs):
+            return 2 * inputs
 
-class DoubledUpdate(RelationConv):
-    def update(self, inputs):
-        return 2 * inputs
+    class DoubledValue(RelationConv):
+        def message(self, query_i, key_j, value_j, edge_type, edge_attr, index, ptr, size_i):
+            return 2 * super().message(query_i, key_j, value_j, edge_type, edge_attr, index, ptr, size_i)
 
-
-class DoubledValue(RelationConv):
-    def message(self, query_i, key_j, value_j, edge_type, edge_attr, index, ptr, size_i):
-        return 2 * super().message(query_i, key_j, value_j, edge_type, edge_attr, index, ptr, size_i)
-
-
-@pytest.mark.parametrize("kind", [DoubledSum, DoubledUpdate, DoubledValue])
-def test_what_a_subclass_overrides_is_used(kind, graph):
-    conv, doubled = layer(root_weight=False), kind(5, 3, heads=2, num_relations=R, root_weight=False).to(F64)
-    doubled.load_state_dict(conv.state_dict())
-    torch.testing.assert_close(doubled(*graph), 2 * conv(*graph))
+    conv = layer(root_weight=False)
+    for kind in (DoubledSum, DoubledUpdate, DoubledValue):
+        doubled = kind(5, 3, heads=2, num_relations=R, root_weight=False).to(F64)
+        doubled.load_state_dict(conv.state_dict())
+        torch.testing.assert_close(doubled(*graph), 2 * conv(*graph))
 
 
 class Net(nn.Module):
@@ -269,7 +258,7 @@ def test_explainers_leave_no_trace(algorithm, graph):
     assert mask.shape == (E,) and bool((mask > 0).any())
     assert torch.equal(net(x, edge_index, edge_type), before)
     assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())
-    assert all(conv._alpha is None and conv._fused() for conv in (net.first, net.second))
+    assert all(conv._alpha is None and conv._can_fuse() for conv in (net.first, net.second))
 
 
 @pytest.fixture
@@ -301,30 +290,19 @@ def test_compiles_whole_with_gradients(backend, edge_dim, graph):
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-def test_compiles_without_breaks_and_with_edge_index(graph):
+def test_compiles_whole_with_score_and_maps_and_edge_index(graph):
     x, edge_index, edge_type = graph
-    conv, order = layer(), edge_index[1].argsort(stable=True)
-    assert torch._dynamo.explain(conv)(x, edge_index[:, order], edge_type[order]).graph_break_count == 0
-    torch._dynamo.reset()
-    typed = EdgeIndex(edge_index[:, order], sort_order="col", sparse_size=(N, N))
-    compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
-    out, (_, alpha) = compiled(x, typed, edge_type[order], return_attention_weights=True)
-    expected, (_, wanted) = conv(x, edge_index, edge_type, return_attention_weights=True)
-    torch.testing.assert_close(out, expected)
-    torch.testing.assert_close(alpha, wanted[order])
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize(("score", "value_map"), [("additive", 2), ("bilinear", True)])
-def test_compiles_whole_with_score_and_maps(score, value_map, graph):
-    x, edge_index, edge_type = graph
-    made = {"additive": rg.score.Additive.learned(2, 3), "bilinear": rg.score.Bilinear.learned(R, 2, 3)}[score]
-    conv = layer(score=made, value_map=value_map, tie_projections=("value",))
     order = edge_index[1].argsort(stable=True)
+    conv = layer(score=rg.score.Bilinear.learned(R, 2, 3), value_map=2, tie_projections=("value",))
     compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
     given = (x, edge_index[:, order], edge_type[order], None)
     for one, other in zip(outputs_and_grads(compiled, *given), outputs_and_grads(conv, *given), strict=True):
         torch.testing.assert_close(one, other)
+    typed = EdgeIndex(edge_index[:, order], sort_order="col", sparse_size=(N, N))
+    out, (_, alpha) = compiled(x, typed, edge_type[order], return_attention_weights=True)
+    expected, (_, wanted) = conv(x, edge_index, edge_type, return_attention_weights=True)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(alpha, wanted[order])
 
 
 @pytest.mark.parametrize("kind", [RelationConv, Edgewise])
@@ -338,7 +316,7 @@ def test_dropout_leaves_the_returned_weights(kind, graph):
 
 
 def test_copies_autocast_dropout_and_repr(graph):
-    conv = layer(dropout=0.5, names=list("abcd"))
+    conv = layer(dropout=0.5)
     assert not torch.equal(conv(*graph), conv(*graph))
     conv.eval()
     for other in (pickle.loads(pickle.dumps(conv)), copy.deepcopy(conv)):
@@ -356,11 +334,11 @@ def test_copies_autocast_dropout_and_repr(graph):
         assert out.dtype == torch.bfloat16
         torch.testing.assert_close(out.float(), single(x, *graph[1:]), atol=5e-2, rtol=5e-2)
     assert repr(conv) == ("RelationConv(5, 3, heads=2, num_relations=4)")
-    tied = layer(per_head=["key"], tables=["value", "key", "bias"])
-    assert repr(tied).endswith("num_relations=4, tables=('key', 'value', 'bias'), per_head=('key',))")
+    some = layer(tables=tables("value", "key", "bias", per_head=["key"], tied=True))
+    assert repr(some).endswith("num_relations=4, kinds=('key', 'value', 'bias'), per_head=('key',), tied=True)")
     assert repr(layer(num_relations=None)) == "RelationConv(5, 3, heads=2)"
     shown = repr(layer(tables=["bias"], score=torch.sin, value_map=2))
-    assert shown.endswith("tables=('bias',), score=sin, value_map=2)")
+    assert shown.endswith("kinds=('bias',), score=sin, value_map=2)")
     shown = repr(layer(num_relations=None, score=rg.score.Additive.learned(2, 3)))
     assert shown == "RelationConv(5, 3, heads=2, score=Additive([2, 3], activation='leaky_relu'))"
 
@@ -407,7 +385,7 @@ def test_self_loops_are_those_of_pyg(kind, graph):
     x, edge_index, edge_type = graph
     attr = torch.randn(E, 2, dtype=F64)
     options = {"num_relations": R, "edge_dim": 2, "heads": 2}
-    conv = kind(5, 3, **options, add_self_loops=True, loop_relation=1).to(F64)
+    conv = kind(5, 3, **options, add_self_loops=SelfLoops(relation=1)).to(F64)
     plain = RelationConv(5, 3, **options).to(F64)
     plain.load_state_dict(conv.state_dict())
     index, features = remove_self_loops(edge_index, attr)
@@ -424,17 +402,15 @@ def test_self_loops_are_those_of_pyg(kind, graph):
 
 def test_self_loops_of_fewer_sources_and_in_records(graph):
     x, edge_index, edge_type = graph
-    conv = layer(add_self_loops=True, loop_relation=3)
+    conv = layer(add_self_loops=SelfLoops(relation=3))
     few = torch.stack([edge_index[0] % 3, edge_index[1]])
     _, (found, _) = conv((x[:3], x), few, edge_type, return_attention_weights=True)
-    kept = int((few[0] != few[1]).sum())
-    assert torch.equal(found[:, kept:], torch.arange(3).repeat(2, 1))
+    others = int((few[0] != few[1]).sum())
+    assert torch.equal(found[:, others:], torch.arange(3).repeat(2, 1))
     with rg.record_attention(conv) as record:
         conv(x, edge_index, edge_type)
-    mass = record[""][0].label_mass
-    torch.testing.assert_close(
-        mass[:, -1], torch.tensor([[0.0, 0, 0, 1]] * 2, dtype=F64)
-    )  # the node has its loop alone
+    mass, only_its_loop = record[""][0].label_mass, torch.tensor([[0.0, 0, 0, 1]] * 2, dtype=F64)
+    torch.testing.assert_close(mass[:, -1], only_its_loop)
     assert bool((mass[:, :-1, 3] > 0).all())
 
 
@@ -450,69 +426,33 @@ def test_explainer_of_a_layer_with_self_loops(graph):
     assert torch.equal(conv(x, edge_index, edge_type), before)
 
 
-def test_bad_options():
+def test_options_that_do_not_fit_each_other():
+    additive, maps = rg.score.Additive.learned(1, 3), rg.score.Bilinear.learned(2, 1, 3)
+    one_head, banks = rg.RelationTables(2, 3, 1, per_head=True), {"key": nn.Linear(2, 3)}
     for options, message in (
-        ({"in_channels": (1, 2, 3)}, "in_channels must be an int or a pair"),
-        ({"in_channels": 0}, "in_channels must be at least 1, or -1"),
-        ({"in_channels": (5, -2)}, "in_channels must be at least -1"),
-        ({"out_channels": 0}, "out_channels must be at least 1"),
-        ({"heads": 0}, "heads must be at least 1"),
-        ({"dropout": 1.5}, "dropout must lie in"),
-        ({"edge_dim": 0}, "edge_dim must be at least 1"),
-        ({"num_relations": 0}, "num_relations must be at least 1"),
-        ({"num_relations": 2, "tables": ("key", "keys")}, "unknown tables 'keys'|unknown kinds 'keys'"),
-        ({"num_relations": 2, "tables": ("key",), "tie_tables": True}, "tied tables must be of the kinds"),
-        ({"names": ["a"]}, "names must be left out without num_relations"),
-        ({"names": ["a"], "tables": (), "value_map": 1, "num_relations": 1}, "names must be left out without tables"),
         ({"num_relations": 2, "tables": ()}, "tables must hold different kinds"),
+        ({"num_relations": 3, "tables": one_head}, "num_relations must be that of the tables, 2, got 3"),
+        ({"heads": 2, "tables": one_head}, "tables must be for 2 heads of 3, got 1 heads of 3"),
+        ({"tables": rg.RelationTables((2, 3), 3)}, "tables must be of one label per edge, without banks"),
+        ({"tables": rg.RelationTables(None, 3, kinds=("key",), banks=banks)}, "tables must be of one label per edge"),
         ({"value_map": True}, "value_map must be False .* with num_relations=None"),
-        ({"value_map": 0, "num_relations": 2}, "value_map must be at least 1, got 0"),
-        ({"score": rg.score.Bilinear.learned(2, 1, 3)}, "score=Bilinear needs num_relations"),
-        (
-            {"score": rg.score.Bilinear.learned(2, 1, 3), "num_relations": 4},
-            r"score.weight must have shape .* = \[4, 3, 3\] or \[1, 4, 3, 3\], got \[1, 2, 3, 3\]",
-        ),
-        ({"score": rg.score.Additive.learned(2, 3)}, r"score.weight must have shape .*, got \[2, 3\]"),
-        (
-            {"score": rg.score.Additive.learned(1, 3), "num_relations": 2, "tables": ("query",)},
-            "tables must leave out 'query' with score=Additive, got",
-        ),
-        ({"tie_projections": ("key",)}, "unknown tie_projections 'key'"),
-        ({"tie_projections": ("value", "value")}, "tie_projections must hold different ones"),
-        ({"in_channels": (5, 4), "tie_projections": ("query",)}, "tie_projections may hold 'query' if"),
-        ({"edge_terms": ()}, "edge_terms must hold different ones of .* 1 at least"),
+        ({"score": maps}, "score=Bilinear needs num_relations"),
+        ({"score": maps, "num_relations": 4}, r"score.weight must have shape .* = \[4, 3, 3\] or \[1, 4, 3, 3\], got"),
+        ({"score": additive, "num_relations": 2, "tables": ("query",)}, "tables must leave out 'query' with score="),
         ({"out_bias": True}, "out_bias must be False with root_weight"),
-        ({"fill_value": "median"}, "unknown fill_value 'median'"),
-        ({"fill_value": float("nan")}, "fill_value must be finite"),
-        ({"fill_value": torch.ones(3)}, "fill_value must be a number or a string without edge_dim"),
-        ({"fill_value": torch.ones(3), "edge_dim": 2}, r"fill_value must have shape \[F\] = \[2\], got"),
-        ({"loop_relation": 0}, "loop_relation must be at most -1, got 0"),
-        ({"loop_relation": 2, "num_relations": 2}, "loop_relation must be at most 1, got 2"),
-        ({"loop_relation": -2}, "loop_relation must be at least -1"),
+        ({"in_channels": (5, 4), "tie_projections": ("query",)}, "tie_projections may hold 'query' if"),
+        ({"add_self_loops": SelfLoops(torch.ones(3))}, "fill_value .* must be a number or a string without edge_dim"),
+        ({"add_self_loops": SelfLoops(torch.ones(3)), "edge_dim": 2}, r"fill_value .* must be \[F\] = \[2\], got"),
+        ({"add_self_loops": SelfLoops(relation=2), "num_relations": 2}, "relation .* must be at most 1, got 2"),
+        ({"aggr": "no such thing"}, "aggr must be known to PyG, got 'no such thing': Could not resolve"),
+        ({"edge_dim": 10**9}, "edge_dim must be smaller, as no parameter may hold more than"),
     ):
         with pytest.raises(ValueError, match=message):
             RelationConv(**{"in_channels": 5, "out_channels": 3, **options})
-    for name in ("concat", "beta", "bias", "root_weight", "tie_tables", "out_bias", "add_self_loops"):
-        with pytest.raises(TypeError, match=f"{name} must be a bool, got int"):
-            RelationConv(5, 3, **{name: 1})
-    for options, message in (
-        ({"score": "tanh"}, "score must be one of relgraph.score, a function of scores or None, got str"),
-        ({"score": rg.score.Additive}, "score must be .*, got the class Additive"),
-        ({"value_map": 1.5}, "value_map must be a bool or the number of bases, an int, got float"),
-        ({"tie_projections": "value"}, "tie_projections must be a sequence of strings"),
-        ({"edge_terms": 3}, "edge_terms must be a sequence of strings"),
-        ({"fill_value": None}, "fill_value must be a float, got NoneType"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            RelationConv(5, 3, **{"num_relations": 2, **options})
-    with pytest.raises(TypeError, match="in_channels must be an int, got float"):
-        RelationConv(5.0, 3)
-    with pytest.raises(NotImplementedError, match="decomposed_layers must be 1, got 2"):
-        RelationConv(5, 4, decomposed_layers=2)
 
 
-def test_names_are_held_to(graph):
-    conv, same, other = (layer(names=list(names)) for names in ("abcd", "abcd", "abdc"))
+def test_a_state_with_other_names_is_refused(graph):
+    conv, same, other = (layer(tables=tables(names=list(names))) for names in ("abcd", "abcd", "abdc"))
     same.load_state_dict(conv.state_dict())
     torch.testing.assert_close(same(*graph), conv(*graph))
     before = copy.deepcopy(other.state_dict())
@@ -523,38 +463,12 @@ def test_names_are_held_to(graph):
 
 def test_bad_calls(graph):
     x, edge_index, edge_type = graph
-    conv, backwards = layer(), layer(flow="target_to_source")
-    labels = rg.EdgeLabels(edge_index, edge_type, R, q_len=N)
-    adjacency = torch.eye(N).to_sparse()
-    for error, call, message in (
-        (ValueError, lambda: conv((x, x, x), edge_index, edge_type), "a pair, of sources and targets, got 3"),
-        (TypeError, lambda: conv("x", edge_index, edge_type), "x must be a Tensor, got str"),
-        (TypeError, lambda: conv((x, None), edge_index, edge_type), r"x\[1\] must be a Tensor, got NoneType"),
-        (ValueError, lambda: conv(x[:, :4], edge_index, edge_type), r"x must have shape \[N, 5\], got \[7, 4\]"),
-        (ValueError, lambda: conv(x[0], edge_index, edge_type), r"x must have shape \[N, 5\], got \[5\]"),
-        (ValueError, lambda: RelationConv(-1, 3)(x[0], edge_index), r"x must have shape \[N, in_channels\], got \[5\]"),
-        (
-            ValueError,
-            lambda: conv((x, x.to("meta")), edge_index, edge_type),
-            r"x\[1\] must be on the device of the layer, cpu",
-        ),
-        (
-            ValueError,
-            lambda: RelationConv((-1, -1), 3, tie_projections=("query",)).to(F64)((x, x[:, :4]), edge_index),
-            "x must be sources and targets of one width, .* got 5 and 4",
-        ),
-        (ValueError, lambda: backwards(x, labels), "must be .* with flow='target_to_source', got EdgeLabels"),
-        (ValueError, lambda: backwards(x, adjacency), "must be .* with flow='target_to_source', got Tensor"),
-    ):
-        with pytest.raises(error, match=message):
-            call()
-
-
-@pytest.mark.parametrize("kind", [RelationConv, Edgewise])
-def test_edges_on_another_device(kind, graph):
-    conv, (x, *edges) = kind(5, 3, num_relations=R).to(F64), graph
-    with pytest.raises(ValueError, match="edge_index must be on the device of x, cpu, got meta"):
-        conv(x, *(part.to("meta") for part in edges))
+    narrow, backwards = RelationConv((-1, -1), 3, tie_projections=("query",)).to(F64), layer(flow="target_to_source")
+    with pytest.raises(ValueError, match="x must be sources and targets of one width, .* got 5 and 4"):
+        narrow((x, x[:, :4]), edge_index)
+    for edges in (rg.EdgeLabels(edge_index, edge_type, R, q_len=N), torch.eye(N).to_sparse()):
+        with pytest.raises(ValueError, match="must be .* with flow='target_to_source', got (EdgeLabels|Tensor)"):
+            backwards(x, edges)
 
 
 @pytest.mark.cuda
@@ -579,39 +493,51 @@ def test_kernels_give_what_the_layer_gives_without_them():
         RelationConv(8, 4, impl="chunked")
 
 
+def data_of(graph, **more):
+    x, edge_index, edge_type = graph
+    return Data(x=x, edge_index=edge_index, edge_type=edge_type, edge_attr=torch.randn(E, 2, dtype=F64), **more)
+
+
+@pytest.mark.parametrize("options", [{}, {"edge_dim": 2}, {"num_relations": None}, {"add_self_loops": True}], ids=str)
+def test_takes_data(options, graph):
+    """A Data or a Batch gives what its tensors give, with all gradients; attributes that the layer lacks stay unread."""
+    conv, one = layer(**options), data_of(graph)
+    for data in (one, Batch.from_data_list([one, data_of(graph)])):
+        data.x = data.x.clone().requires_grad_()
+        types = None if conv.num_relations is None else data.edge_type
+        attr = data.edge_attr if conv.edge_dim else None
+        expected, (_, wanted) = conv(data.x, data.edge_index, types, attr, return_attention_weights=True)
+        out, (index, alpha) = conv(data, return_attention_weights=True)
+        torch.testing.assert_close(conv(data), expected)
+        torch.testing.assert_close((out, alpha), (expected, wanted))
+        assert conv.self_loops is not None or index is data.edge_index
+        leaves = [data.x, *conv.parameters()]
+        grads = [torch.autograd.grad(z.sin().sum(), leaves) for z in (conv(data), expected)]
+        torch.testing.assert_close(*grads)
+        with rg.record_attention(conv) as record:
+            conv(data)
+            conv(data.x, data.edge_index, types, attr)
+        torch.testing.assert_close(*(call.label_mass for call in record[""])) if types is not None else None
+
+
+def test_data_without_what_the_layer_reads(graph):
+    conv = layer(edge_dim=2)
+    for name in ("x", "edge_index", "edge_type", "edge_attr"):
+        data = data_of(graph, num_nodes=N)
+        del data[name]
+        with pytest.raises(ValueError, match=rf"data.{name} must be given, as the layer reads it, got a Data with \["):
+            conv(data)
+    with pytest.raises(TypeError, match="edge_index, edge_type and edge_attr must be left out with a Data"):
+        conv(data_of(graph), graph[1])
+    with pytest.raises(TypeError, match="edge_index must be a Tensor, got NoneType"):
+        conv(graph[0])
+
+
 @pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"aggr": "no such thing"}, ValueError, "aggr must be known to PyG, got 'no such thing': Could not resolve"),
-        ({"aggr": 3}, TypeError, "aggr must be a string, an Aggregation or a list of them, got int"),
-        ({"flow": np.array(["a", "b"])}, TypeError, "flow must be a string, one of .*, got ndarray"),
-        ({"decomposed_layers": 1.0}, TypeError, "decomposed_layers must be an int, got float"),
-        ({"impl": np.array(["a", "b"])}, TypeError, "impl must be a string, one of .*, got ndarray"),
-        ({"heads": 10**9}, ValueError, "heads must be smaller, as no parameter may hold more than 2,147,483,648"),
-        ({"edge_dim": 10**9}, ValueError, "edge_dim must be smaller, as no parameter may hold more than"),
-        ({"tables": ("keys",), "num_relations": 2}, ValueError, "unknown tables 'keys'"),
-        ({"tie_tables": True, "tables": ("key",), "num_relations": 2}, ValueError, "^tie_tables: tied tables must be"),
-    ],
+    ("score", "impl", "targets"),
+    [("dot", None, 0), ("dot", "edges", 3), ("additive", None, 3), ("bilinear", "edges", 0)],
 )
-def test_options_by_name(options, error, match):
-    with pytest.raises(error, match=match):
-        RelationConv(4, 8, **options)
-
-
-def test_nodes_and_flags_of_other_kinds():
-    conv, x, index = RelationConv(4, 8), torch.randn(3, 4), torch.tensor([[0], [1]])
-    with pytest.raises(ValueError, match="x must have the dtype of the layer, torch.float32, got torch.float64"):
-        conv(x.double(), index)
-    with pytest.raises(TypeError, match="return_attention_weights must be a bool, got Tensor"):
-        conv(x, index, return_attention_weights=torch.ones(2))
-    mean = RelationConv(4, 8, aggr="mean")
-    assert torch.equal(mean(x, index.to(torch.uint8)), mean(x, index))
-
-
-@pytest.mark.parametrize("targets", [0, 3])
-@pytest.mark.parametrize("impl", [None, "edges"])
-@pytest.mark.parametrize("score", ["dot", "additive", "bilinear"])
-def test_all_that_learns_gets_a_gradient_without_edges(score, impl, targets):
+def test_every_parameter_gets_a_gradient_without_edges(score, impl, targets):
     """DistributedDataParallel waits for the gradient of every parameter, also on a process without edges."""
     made = {"dot": None, "additive": rg.score.Additive.learned(2, 4), "bilinear": rg.score.Bilinear.learned(3, 2, 4)}
     conv = rg.pyg.RelationConv(

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data import Batch, Data
 
 import relgraph as rg
 from relgraph.pyg import from_data, to_data
@@ -89,11 +89,8 @@ def test_types_from_other_attributes(values, ids):
     data = Data(x=values, edge_attr=values, edge_index=edges((0, 1), (1, 0)))
     graph = from_data(data, edge_type="edge_attr", node_type="x")
     assert graph.edge_type.tolist() == graph.node_type.tolist() == ids
-
-
-def test_no_edges_have_no_types_to_look_at():
-    data = Data(edge_attr=torch.zeros(0, 0), edge_index=edges(), num_nodes=1)
-    assert from_data(data, edge_type="edge_attr").edge_type.tolist() == []
+    none = Data(edge_attr=values[:0], edge_index=edges(), num_nodes=1)
+    assert from_data(none, edge_type="edge_attr").edge_type.tolist() == []
 
 
 def test_graphs_by_batch_vector_alone():
@@ -117,85 +114,47 @@ def test_on_meta():
     assert from_data(batch).device.type == "meta"
 
 
-def test_refuses_other_kinds():
-    with pytest.raises(TypeError, match="data must be a Data or a Batch of them, got HeteroData: use from_hetero_data"):
-        from_data(HeteroData())
-    with pytest.raises(TypeError, match="data must be a Data or a Batch of them, got dict"):
-        from_data({})
-    with pytest.raises(TypeError, match="graph must be a Graph, got Data"):
-        to_data(Data())
+def test_refusals():
+    index = edges((0, 1), (1, 0))
+    half, pair = torch.tensor([[1.0, 0.0], [0.5, 0.5]]), {"edge_index": index, "num_nodes": 2}
+    for fields, options, match in (
+        ({"edge_index": index}, {}, r"data must have num_nodes, or an attribute such as x .* got \['edge_index'\]"),
+        ({"num_nodes": 3}, {}, r"data must have edge_index, got \['num_nodes'\]"),
+        (pair, {"edge_type": "edge_attr"}, "edge_type must name an attribute of data, one of .*, got 'edge_attr'"),
+        ({**pair, "kind": half}, {"edge_type": "kind"}, r"one-hot rows to be types, got row 1 = \[0.5, 0.5\]"),
+        ({**pair, "kind": torch.rand(2)}, {"edge_type": "kind"}, "edge_type must have an integer dtype, got"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            from_data(Data(**fields), **options)
     with pytest.raises(ValueError, match="graph must hold at least one graph to become a Batch, got none"):
         to_data(rg.Graph(edges(), 0, ptr=torch.tensor([0])))
 
 
-def test_refuses_what_is_missing():
-    with pytest.raises(
-        ValueError, match=r"data must have num_nodes, or an attribute such as x .* got \['edge_index'\]"
-    ):
-        from_data(Data(edge_index=edges((0, 1))))
-    with pytest.raises(ValueError, match="data must have num_nodes"):
-        from_data(Data())
-    with pytest.raises(ValueError, match=r"data must have edge_index, got \['num_nodes'\]"):
-        from_data(Data(num_nodes=3))
-    data = Data(edge_index=edges((0, 1)), num_nodes=2)
-    with pytest.raises(ValueError, match=r"edge_type must name an attribute of data, one of .*, got 'edge_attr'"):
-        from_data(data, edge_type="edge_attr")
-    with pytest.raises(ValueError, match="node_type must name an attribute of data"):
-        from_data(data, node_type="x")
-
-
-def test_refuses_types_that_are_none():
-    data = Data(edge_index=edges((0, 1), (1, 0)), num_nodes=2)
-    data.edge_attr = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    with pytest.raises(
-        ValueError, match=r"data.edge_attr must have one-hot rows to be types, got row 1 = \[0.5, 0.5\]"
-    ):
-        from_data(data, edge_type="edge_attr")
-    data.edge_attr = torch.tensor([0.0, 1.0])
-    with pytest.raises(ValueError, match="edge_type must have an integer dtype, got torch.float32"):
-        from_data(data, edge_type="edge_attr")
-    data.edge_attr = "bond"
-    with pytest.raises(TypeError, match="data.edge_attr must be a Tensor, got str"):
-        from_data(data, edge_type="edge_attr")
-
-
-def test_refuses_borders_that_do_not_fit():
-    def batched(*batch, **others):
-        return Data(edge_index=edges((0, 1)), num_nodes=3, batch=torch.tensor(batch), **others)
-
-    with pytest.raises(ValueError, match=r"data.batch must have shape \[3\], got \[2\]"):
-        from_data(batched(0, 0))
-    with pytest.raises(ValueError, match="data.batch must be sorted, .* got 1 at node 1 before 0"):
-        from_data(batched(1, 1, 0))
-    with pytest.raises(ValueError, match="data.batch must count from 0, got -1"):
-        from_data(batched(-1, 0, 0))
-    with pytest.raises(ValueError, match="edge_index must not cross from graph to graph, got edge 0: 0 -> 1"):
-        from_data(batched(0, 1, 1))
-    with pytest.raises(ValueError, match="data.ptr and data.batch must agree, got other borders: delete ptr"):
-        from_data(batched(0, 0, 1, ptr=torch.tensor([0, 1, 3])))
-    with pytest.raises(ValueError, match="data.ptr must start at 0, never fall and end at 3"):
-        from_data(batched(0, 0, 1, ptr=torch.tensor([0, 2, 4])))
+@pytest.mark.parametrize(
+    ("batch", "ptr", "match"),
+    [
+        ([0, 0], None, r"data.batch must have shape \[3\], got \[2\]"),
+        ([1, 1, 0], None, "data.batch must be sorted, .* got 1 at node 1 before 0"),
+        ([-1, 0, 0], None, "data.batch must count from 0, got -1"),
+        ([0, 0, 2**40], None, "data.batch must be of at most 16,777,216 graphs, got graph 1099511627776"),
+        ([0, 1, 1], None, "edge_index must not cross from graph to graph, got edge 0: 0 -> 1"),
+        ([0, 0, 1], [0, 1, 3], "data.ptr and data.batch must agree, got other borders: delete ptr"),
+        ([0, 0, 1], [0, 2, 4], "data.ptr must start at 0, never fall and end at 3"),
+    ],
+)
+def test_refuses_borders_that_do_not_fit(batch, ptr, match):
+    more = {} if ptr is None else {"ptr": torch.tensor(ptr)}
+    with pytest.raises(ValueError, match=match):
+        from_data(Data(edge_index=edges((0, 1)), num_nodes=3, batch=torch.tensor(batch), **more))
 
 
 def test_numbers_of_nodes():
-    edges = torch.zeros(2, 0, dtype=torch.int64)
     for number in (3, np.int64(3), torch.tensor(3)):
-        assert from_data(Data(edge_index=edges, num_nodes=number)).num_nodes == 3
+        assert from_data(Data(edge_index=edges(), num_nodes=number)).num_nodes == 3
     for number, error, match in (
-        (3.5, TypeError, "data.num_nodes must be an int, got float"),
-        (True, TypeError, "data.num_nodes must be an int, got bool"),
-        (-1, ValueError, "data.num_nodes must be at least 0, got -1"),
-        (
-            torch.tensor(3, device="meta"),
-            ValueError,
-            "data.num_nodes must hold numbers, got tensors on the device meta",
-        ),
+        (3.5, TypeError, "an int, got float"),
+        (True, TypeError, "an int, got bool"),
+        (-1, ValueError, "at least 0, got -1"),
     ):
-        with pytest.raises(error, match=match):
-            from_data(Data(edge_index=edges, num_nodes=number))
-
-
-def test_graphs_beyond_any_batch():
-    data = Data(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=2, batch=torch.tensor([0, 2**40]))
-    with pytest.raises(ValueError, match="data.batch must be of at most 16,777,216 graphs, got graph 1099511627776"):
-        from_data(data)
+        with pytest.raises(error, match=f"data.num_nodes must be {match}"):
+            from_data(Data(edge_index=edges(), num_nodes=number))

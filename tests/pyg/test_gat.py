@@ -28,8 +28,7 @@ def gat(conv, x, edge_index, edge_type):
     return z.flatten(1) + conv.bias, weights
 
 
-@pytest.mark.parametrize("slope", [0.2, 0.0, 0.7])
-@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize(("loops", "slope"), [(False, 0.2), (True, 0.0), (True, 0.7)])
 def test_values_and_gradients(loops, slope):
     conv = GATConv(5, WIDTH, HEADS, True, slope, add_self_loops=loops, edge_dim=TYPES, fill_value=0.0).to(F64)
     x = torch.randn(NODES, 5, dtype=F64, requires_grad=True)

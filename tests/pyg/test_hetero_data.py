@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data import Batch, HeteroData
 
 import relgraph as rg
 from relgraph.pyg import from_hetero_data
@@ -61,21 +61,17 @@ def test_empty_hetero():
 
 def test_refuses_hetero_edges_that_do_not_fit():
     data = bibliography()
-    for bad in (edges((0, 2)), edges((0, -1))):
+    for bad, match in (
+        (edges((0, 2)), r"the ends of data\[.*\].edge_index at 'paper' must lie in \[0, 2\)"),
+        (edges((0, -1)), r"the ends of data\[.*\].edge_index at 'paper' must lie in \[0, 2\)"),
+        (edges((0, 0)).repeat(2, 1), r"edge_index must have shape \[2, E\], got \[4, 1\]"),
+    ):
         data["author", "wrote", "paper"].edge_index = bad
-        with pytest.raises(ValueError, match=r"the ends of data\[.*\].edge_index at 'paper' must lie in \[0, 2\)"):
+        with pytest.raises(ValueError, match=match):
             from_hetero_data(data)
-    data["author", "wrote", "paper"].edge_index = edges((0, 0)).repeat(2, 1)
-    with pytest.raises(ValueError, match=r"edge_index must have shape \[2, E\], got \[4, 1\]"):
-        from_hetero_data(data)
-    data["author", "wrote", "paper"].edge_index = edges((0, 0)).float()
-    with pytest.raises(ValueError, match="edge_index must have an integer dtype"):
-        from_hetero_data(data)
 
 
 def test_refuses_what_is_missing():
-    with pytest.raises(TypeError, match="data must be a HeteroData, got Data"):
-        from_hetero_data(Data())
     data = bibliography()
     data["venue", "prints", "paper"].edge_index = edges((0, 0))
     with pytest.raises(ValueError, match=r"data\['venue'\] must have num_nodes"):
