@@ -9,8 +9,9 @@
 
 A module whose package is missing raises an ImportError that says what to install.
 
-``networkx`` uses two more files: ``_networkx_items`` lists nodes and edges, ``_networkx_attributes`` makes tensors from
-their attributes.
+``checkpoints`` and ``transformers`` share ``weights``, which makes a layer with the weights of an attention, and
+``bert``, the relative positions of BERT. ``networkx`` uses two more files: ``_networkx_items`` lists nodes and edges,
+``_networkx_attributes`` makes tensors from their attributes.
 """
 
 from __future__ import annotations

@@ -150,26 +150,16 @@ def test_parallel_edges_and_sums_of_a_labeling():
 
 def test_refuses_bad_graphs():
     typed = nx.DiGraph([("u", "v", {"kind": "k"})])
-    with pytest.raises(TypeError, match="graph must be a networkx graph or several, got dict"):
-        from_networkx({})
     with pytest.raises(ValueError, match=r"edge 'u' -> 'v' must have the attribute 'type', got \['kind'\]"):
         from_networkx(typed, edge_type="type")
-    with pytest.raises(ValueError, match="node 'u' must have the attribute 'kind'"):
-        from_networkx(typed, node_type="kind")
-    with pytest.raises(TypeError, match="edge_type must be an attribute's name or a function, got int"):
-        from_networkx(typed, edge_type=3)
     with pytest.raises(TypeError, match=r"edge_type must give hashable types, got \[\] at edge 'u' -> 'v'"):
         from_networkx(typed, edge_type=lambda u, v, of: [])
     with pytest.raises(ValueError, match="edge_type must say where the types are when types is given, got None"):
         from_networkx(typed, types=["k"])
     with pytest.raises(ValueError, match="types must hold the type of every edge, got 'k' at edge 'u' -> 'v'"):
         from_networkx(typed, edge_type="kind", types=["other"])
-    with pytest.raises(TypeError, match="types must be a sequence of types, got 'k'"):
-        from_networkx(typed, edge_type="kind", types="k")
     with pytest.raises(ValueError, match="types must be different, got <list>"):
         from_networkx(typed, edge_type="kind", types=[10**5000, 10**5000])
-    with pytest.raises(ValueError, match="node_types must be different"):
-        from_networkx(typed, node_type=lambda node, of: node, node_types=["u", "v", "u"])
     typed.add_edge("v", "w", kind=1)
     with pytest.raises(ValueError, match="types must be given where types cannot be sorted: '<' not supported"):
         from_networkx(typed, edge_type="kind")
@@ -177,29 +167,19 @@ def test_refuses_bad_graphs():
 
 def test_refuses_bad_batches():
     theirs = nx.DiGraph([(0, 1)])
-    with pytest.raises(ValueError, match="node 0 must have the attribute 'g'"):
-        from_networkx(theirs, batch="g")
     nx.set_node_attributes(theirs, {0: 1, 1: 0}, "g")
-    with pytest.raises(ValueError, match="the node attribute 'g' must be at least 1, got 0"):
-        from_networkx(theirs, batch="g")
     nx.set_node_attributes(theirs, {0: 0, 1: 1}, "g")
     with pytest.raises(ValueError, match="edge_index must not cross from graph to graph, got edge 0: 0 -> 1"):
         from_networkx(theirs, batch="g")
     theirs.graph["num_graphs"] = "2"
-    with pytest.raises(TypeError, match=r"graph.graph\['num_graphs'\] must be an int, got str"):
-        from_networkx(theirs, batch="g")
 
 
 def test_refuses_bad_names_and_labels():
     graph = rg.Graph(torch.tensor([[0], [1]]), 2, edge_type=torch.tensor([1]))
-    with pytest.raises(TypeError, match="graph must be a Graph, got int"):
-        to_networkx(3)
     with pytest.raises(ValueError, match="types must have a name for each of the 2 types, got 1"):
         to_networkx(graph, types=["a"])
     with pytest.raises(ValueError, match=r"node_types must be left out for a graph without such types, got \['a'\]"):
         to_networkx(graph, node_types=["a"])
-    with pytest.raises(TypeError, match="labels must be Labels, got int"):
-        labels_to_networkx(3)
     with pytest.raises(ValueError, match="labels must be of one graph or a packed batch against itself"):
         labels_to_networkx(rg.ClippedDistance(1)(2, 3))
     with pytest.raises(ValueError, match=r"names must be \[3\] names, as a labeler's are, got \['-1', '0'\]"):

@@ -64,19 +64,11 @@ def test_functions_see_the_nodes_as_they_are():
 
 def test_refuses_bad_graphs():
     ring, chain = molecules()
-    with pytest.raises(TypeError, match="graph must be a networkx graph or several, got int"):
-        from_networkx(3)
-    with pytest.raises(TypeError, match="graph must be a networkx graph or several, got str"):
-        from_networkx("ring")
     with pytest.raises(TypeError, match=r"graphs\[1\] must be a networkx graph, got Graph"):
         from_networkx([ring, from_networkx(chain).graph])
-    with pytest.raises(ValueError, match="graph must be a networkx graph or several, got none"):
-        from_networkx([])
     with pytest.raises(ValueError, match="batch must be left out with several graphs, got 'g'"):
         from_networkx([ring, chain], batch="g")
-    with pytest.raises(
-        ValueError, match=r"types must hold the type of every edge, got 'bond' at edge 'c' -> 'b' of gr"
-    ):
+    with pytest.raises(ValueError, match=r"types must hold the type of every edge, got 'bond' at edge 'c' -> 'b' of"):
         from_networkx([ring, chain], edge_type="kind", types=["ring"])
     with pytest.raises(ValueError, match=r"node 'a' of graphs\[0\] must have the attribute 'age', got \['atom', 'ch"):
         from_networkx([ring, chain], node_features="age")
@@ -124,7 +116,5 @@ def test_refuses_bad_names_of_nodes():
         to_networkx(graph, nodes=["a", "b", "c"])
     with pytest.raises(ValueError, match=r"nodes must be different, got \['a', 'a'\]"):
         to_networkx(graph, nodes=["a", "a"])
-    with pytest.raises(TypeError, match="nodes must be a sequence of nodes, got 'ab'"):
-        to_networkx(graph, nodes="ab")
     with pytest.raises(TypeError, match=r"nodes must be hashable, got \[\[0\], \[1\]\]"):
         to_networkx(graph, nodes=[[0], [1]])

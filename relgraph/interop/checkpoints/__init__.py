@@ -18,8 +18,8 @@ In the order in which a checkpoint meets the files:
 
 - ``files``: tensors from a file.
 - ``entries``: the tensors under a prefix, each taken once; a tensor that is left over is an error.
-- ``weights``: the weights of one attention, norm or linear map, independent of their names.
-- ``build``: a module of relgraph from these weights.
+- ``reader``: the weights of an attention, a layer, a stack or a model, by the names of an origin.
+- ``build``: a module of relgraph for these weights.
 - ``tensor2tensor``, ``opennmt``, ``fairseq2``, ``rat_sql``, ``bert``: one file per origin, which knows its names.
 """
 

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from torch import Tensor
+
 from relgraph.arguments import check
-from relgraph.interop.checkpoints.build import Layer, Options, Stack, build_attention, build_encoder
-from relgraph.interop.checkpoints.entries import Entries
-from relgraph.interop.checkpoints.weights import Attention, Sizes, clip_of, linear, maps, norm, sizes
+from relgraph.interop.bert import KINDS, tables_of
+from relgraph.interop.checkpoints.reader import Reader
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationAttention, RelationEncoder
 from relgraph.nn.layer_parts import Activation
 
-_KINDS = {"relative_key": ("key",), "relative_key_query": ("key", "query")}
-_MAPS = ("self.query", "self.key", "self.value", "output.dense")
-_TABLE = "self.distance_embedding.weight"
+
+class _Reader(Reader):
+    """The names of BERT after those of the model."""
+
+    maps = ("self.query", "self.key", "self.value", "output.dense")
+    tables: Mapping[str, str] = MappingProxyType({"key": "self.distance_embedding.weight"})
+    linears = ("intermediate.dense", "output.dense")
+    alone = ("layer.",)
+    attention_at = "attention."
+    wanted = ("an attention, with 'self.query.weight'", "an encoder, with 'layer.0.attention.self.query.weight'")
+    kind: str
+
+    def _norms(self, at: str, memory: bool) -> tuple[Sequence[str], str | None]:  # noqa: ARG002
+        return ("attention.output.LayerNorm", "output.LayerNorm"), None
+
+    def _tables(self, at: str) -> dict[str, Tensor]:
+        return tables_of(super()._tables(at)["key"], self.kind)[0]
 
 
 def from_bert(
@@ -66,45 +82,7 @@ def from_bert(
         >>> labeler, layer(torch.randn(1, 5, 16), labels=labeler(5)).shape
         (ClippedDistance(4), torch.Size([1, 5, 16]))
     """
-    kinds = _KINDS[check.choice("position_embedding_type", position_embedding_type, tuple(_KINDS))]
-    entries = Entries(state, prefix, leave_out)
-    if _MAPS[0] + ".weight" in entries:
-        of, labeler = _sizes(entries, "")
-        weights = _attention(entries, "", of, labeler, kinds)
-        entries.finish("a RelationAttention")
-        options = Options(labeler, dropout, activation=activation, layer_norm_eps=layer_norm_eps)
-        return build_attention(of, weights, options), labeler
-    count = entries.count(r"layer\.(\d+)\.")
-    if not count:
-        raise entries.neither(
-            "an attention, with 'self.query.weight'", "an encoder, with 'layer.0.attention.self.query.weight'"
-        )
-    of, labeler = _sizes(entries, "layer.0.attention.")
-    inner, _ = entries.rank_two("layer.0.intermediate.dense.weight")
-    layers = [_layer(entries, f"layer.{number}.", of, inner, labeler, kinds) for number in range(count)]
-    entries.finish("a RelationEncoder")
-    options = Options(labeler, dropout, activation=activation, layer_norm_eps=layer_norm_eps)
-    return build_encoder(of, Stack(layers, None), options), labeler
-
-
-def _sizes(entries: Entries, at: str) -> tuple[Sizes, ClippedDistance]:
-    of = sizes(entries, f"{at}self.query.weight", at + _TABLE)
-    return of, ClippedDistance(clip_of(entries, at + _TABLE, of.labels))
-
-
-def _attention(entries: Entries, at: str, of: Sizes, labeler: ClippedDistance, kinds: tuple[str, ...]) -> Attention:
-    found = maps(of, [at + name for name in _MAPS], lambda name, *shape: linear(entries, name, *shape))
-    # a row of theirs is for i - j
-    rows = labeler.rows_from(entries.take(at + _TABLE, of.labels, of.head_dim), order="query-key")
-    return Attention(found, dict.fromkeys(kinds, rows))
-
-
-def _layer(entries: Entries, at: str, of: Sizes, inner: int, labeler: ClippedDistance, kinds: tuple[str, ...]) -> Layer:
-    return Layer(
-        _attention(entries, f"{at}attention.", of, labeler, kinds),
-        (
-            linear(entries, f"{at}intermediate.dense", inner, of.width),
-            linear(entries, f"{at}output.dense", of.width, inner),
-        ),
-        (norm(entries, f"{at}attention.output.LayerNorm", of.width), norm(entries, f"{at}output.LayerNorm", of.width)),
-    )
+    check.choice("position_embedding_type", position_embedding_type, KINDS)
+    reader = _Reader(state, prefix, leave_out)
+    reader.kind = position_embedding_type
+    return reader.build(dropout, activation=activation, layer_norm_eps=layer_norm_eps)

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relgraph.interop.checkpoints.build import Options, build_attention
-from relgraph.interop.checkpoints.entries import Entries
-from relgraph.interop.checkpoints.weights import Attention, linear, maps, sizes
+from relgraph.interop.checkpoints.reader import Reader
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationAttention
 
-_MAPS = ("q_proj", "k_proj", "v_proj", "output_proj")
-_KEYS, _VALUES = "sdpa.rel_k_embed.weight", "sdpa.rel_v_embed.weight"
+
+class _Reader(Reader):
+    maps = ("q_proj", "k_proj", "v_proj", "output_proj")
+    wanted = ("an attention, with 'q_proj.weight'",)
+    attention_bias = None  # fairseq2 leaves out biases in all maps, in none, or in the output only
+    clip: ClippedDistance
+
+    def _labeler(self, table: str) -> ClippedDistance:
+        if self.num_labels != self.clip.num_labels:
+            raise ValueError(
+                f"clip must be that of {table!r}, whose {self.num_labels} rows are left + right + 1, got "
+                f"{self.clip.clip!r}"
+            )
+        return self.clip
 
 
 def from_fairseq2(
@@ -56,21 +66,8 @@ def from_fairseq2(
         (ClippedDistance((4, 1)), torch.Size([1, 5, 16]))
     """
     labeler = ClippedDistance(clip)
-    entries = Entries(state, prefix, leave_out)
-    if _MAPS[0] + ".weight" not in entries:
-        raise entries.neither("an attention, with 'q_proj.weight'")
-    of = sizes(entries, "q_proj.weight", _KEYS)
-    if of.labels != labeler.num_labels:
-        raise ValueError(
-            f"clip must be that of {prefix + _KEYS!r}, whose {of.labels} rows are left + right + 1, got {clip!r}"
-        )
-    # fairseq2 leaves out biases in all maps, in none, or in the output only
-    found = maps(of, _MAPS, lambda name, *shape: linear(entries, name, *shape, bias=f"{name}.bias" in entries))
-    named = {"key": _KEYS, "value": _VALUES}
-    tables = {
-        kind: entries.take(name, of.labels, of.head_dim)
-        for kind, name in named.items()
-        if kind == "key" or name in entries
-    }
-    entries.finish("a RelationAttention")
-    return build_attention(of, Attention(found, tables), Options(labeler, dropout)), labeler
+    reader = _Reader(state, prefix, leave_out)
+    named = {"key": "sdpa.rel_k_embed.weight", "value": "sdpa.rel_v_embed.weight"}
+    reader.tables = {kind: name for kind, name in named.items() if kind == "key" or name in reader.entries}
+    reader.clip = labeler
+    return reader.build(dropout)

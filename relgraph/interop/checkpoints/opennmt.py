@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from relgraph.interop.checkpoints.build import (
-    Layer,
-    Options,
-    Stack,
-    build_attention,
-    build_decoder,
-    build_encoder,
-    build_transformer,
-)
-from relgraph.interop.checkpoints.entries import Entries
-from relgraph.interop.checkpoints.weights import Attention, Linear, clip_of, linear, maps, norm, sizes
+from relgraph.interop.checkpoints.reader import Reader
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationAttention, RelationDecoder, RelationEncoder, RelationTransformer
 from relgraph.nn.layer_parts import Activation
 
-_MAPS = ("linear_query", "linear_keys", "linear_values", "final_linear")
-_TABLE = "relative_positions_embeddings.weight"
-_ENCODER, _DECODER = "transformer.", "transformer_layers."
+
+class _Reader(Reader):
+    maps = ("linear_query", "linear_keys", "linear_values", "final_linear")
+    tables: Mapping[str, str] = MappingProxyType({"key": "relative_positions_embeddings.weight"})
+    alone = ("transformer.", "transformer_layers.")
+    sides = ("encoder.transformer.", "decoder.transformer_layers.")
+    memory_at = "context_attn."
+    wanted = (
+        "an attention, with 'linear_query.weight'", "an encoder, with 'transformer.0.'",
+        "a decoder, with 'transformer_layers.0.'",
+        "a model, with 'encoder.transformer.0.' and 'decoder.transformer_layers.0.'",
+    )  # fmt: skip
+    attention_bias = None  # later versions have none unless add_qkvbias is set
+    tied = norm_first = True
+
+    def _norms(self, at: str, memory: bool) -> tuple[Sequence[str], str | None]:
+        """In a decoder, that of a language model too, the first norm has another name."""
+        side, decoder, _ = at.partition("transformer_layers.")
+        side = side.removesuffix("transformer.")
+        first = ("layer_norm_1", "layer_norm_2")[: 1 + memory] if decoder else ("layer_norm",)
+        return (*first, "feed_forward.layer_norm"), f"{side}layer_norm"
 
 
 def from_opennmt(
@@ -77,93 +84,4 @@ def from_opennmt(
         >>> labeler, layer(torch.randn(1, 5, 16), labels=labeler(5)).shape
         (ClippedDistance(3), torch.Size([1, 5, 16]))
     """
-    entries = Entries(state, prefix, leave_out)
-    if f"{_MAPS[0]}.weight" in entries:
-        reader = _Reader(entries, "")
-        weights = reader.self_attention("")
-        entries.finish("a RelationAttention")
-        options = Options(reader.labeler, dropout, activation=activation, layer_norm_eps=layer_norm_eps)
-        return build_attention(reader.of, weights, options), reader.labeler
-
-    def read(first: str) -> tuple[_Reader, Options]:
-        reader = _Reader(entries, f"{first}0.self_attn.")
-        reader.inner, _ = entries.rank_two(f"{first}0.feed_forward.w_1.weight")
-        options = Options(
-            reader.labeler, dropout, norm_first=True, activation=activation, layer_norm_eps=layer_norm_eps
-        )
-        return reader, options
-
-    sides = ("encoder." + _ENCODER, "decoder." + _DECODER)
-    depths = {at: entries.count(re.escape(at) + r"(\d+)\.") for at in (*sides, _ENCODER, _DECODER)}
-    if all(depths[at] for at in sides):
-        reader, options = read(sides[0])
-        encoder = reader.encoder("encoder.", _ENCODER, depths[sides[0]])
-        decoder = reader.decoder("decoder.", depths[sides[1]])
-        entries.finish("a RelationTransformer")
-        return build_transformer(reader.of, encoder, decoder, options), reader.labeler
-    at = _ENCODER if depths[_ENCODER] else _DECODER
-    if not depths[at]:
-        raise entries.neither(
-            "an attention, with 'linear_query.weight'", "an encoder, with 'transformer.0.'",
-            "a decoder, with 'transformer_layers.0.'",
-            "a model, with 'encoder.transformer.0.' and 'decoder.transformer_layers.0.'",
-        )  # fmt: skip
-    reader, options = read(at)
-    if f"{_DECODER}0.context_attn.{_MAPS[0]}.weight" in entries:
-        weights = reader.decoder("", depths[at])
-        entries.finish("a RelationDecoder")
-        return build_decoder(reader.of, weights, options), reader.labeler
-    weights = reader.encoder("", at, depths[at])
-    entries.finish("a RelationEncoder")
-    return build_encoder(reader.of, weights, options), reader.labeler
-
-
-class _Reader:
-    """Takes layers of the sizes of the self-attention at ``first``; ``inner`` is the width of feed-forward networks."""
-
-    inner: int
-
-    def __init__(self, entries: Entries, first: str) -> None:
-        self.entries = entries
-        self.of = sizes(entries, f"{first}{_MAPS[0]}.weight", first + _TABLE)
-        self.labeler = ClippedDistance(clip_of(entries, first + _TABLE, self.of.labels))
-        # later versions have no biases unless add_qkvbias is set
-        self.biased = {name: f"{first}{name}.bias" in entries for name in _MAPS}
-
-    def attention(self, at: str) -> Attention:
-        """The maps of an attention."""
-
-        def take(name: str, *shape: int) -> Linear:
-            return linear(self.entries, at + name, *shape, bias=self.biased[name])
-
-        return Attention(maps(self.of, _MAPS, take))
-
-    def self_attention(self, at: str) -> Attention:
-        """An attention with its table."""
-        rows = self.entries.take(at + _TABLE, self.of.labels, self.of.head_dim)
-        return replace(self.attention(at), tables={"key": rows}, tied=True)
-
-    def encoder(self, at: str, layers: str, depth: int) -> Stack:
-        """An encoder, or the decoder of a language model, whose first norm has another name."""
-        first = "layer_norm" if layers == _ENCODER else "layer_norm_1"
-        found = [self._layer(f"{at}{layers}{number}.", (first,)) for number in range(depth)]
-        return Stack(found, norm(self.entries, f"{at}layer_norm", self.of.width))
-
-    def decoder(self, at: str, depth: int) -> Stack:
-        """A decoder with an attention to a memory."""
-        found = []
-        for number in range(depth):
-            layer = f"{at}{_DECODER}{number}."
-            memory = self.attention(f"{layer}context_attn.")
-            found.append(replace(self._layer(layer, ("layer_norm_1", "layer_norm_2")), memory=memory))
-        return Stack(found, norm(self.entries, f"{at}layer_norm", self.of.width))
-
-    def _layer(self, at: str, norms: Sequence[str]) -> Layer:
-        width, feed_forward = self.of.width, f"{at}feed_forward."
-        linears = (
-            linear(self.entries, f"{feed_forward}w_1", self.inner, width),
-            linear(self.entries, f"{feed_forward}w_2", width, self.inner),
-        )
-        names = (*(at + name for name in norms), f"{feed_forward}layer_norm")
-        found = tuple(norm(self.entries, name, width) for name in names)
-        return Layer(self.self_attention(f"{at}self_attn."), linears, found)
+    return _Reader(state, prefix, leave_out).build(dropout, activation=activation, layer_norm_eps=layer_norm_eps)

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from relgraph.interop.checkpoints.build import Layer, Options, Stack, build_encoder
-from relgraph.interop.checkpoints.entries import Entries
-from relgraph.interop.checkpoints.weights import Attention, Sizes, linear, maps, norm, sizes
+from relgraph.interop.checkpoints.reader import Reader
 from relgraph.labelers import SchemaRelations
 from relgraph.nn import RelationEncoder
 from relgraph.nn.made_labels import check_labeler
 
-_QUERY, _KEYS, _VALUES = "self_attn.linears.0.weight", "relation_k_emb.weight", "relation_v_emb.weight"
+
+class _Reader(Reader):
+    maps = ("self_attn.linears.0", "self_attn.linears.1", "self_attn.linears.2", "self_attn.linears.3")
+    tables: Mapping[str, str] = MappingProxyType({"key": "relation_k_emb.weight", "value": "relation_v_emb.weight"})
+    alone = ("layers.",)
+    attention_at = ""
+    wanted = ("an encoder, with 'layers.0.relation_k_emb.weight'",)
+    norm_first = True
+    given: Any
+
+    def _norms(self, at: str, memory: bool) -> tuple[Sequence[str], str | None]:  # noqa: ARG002
+        return ("sublayer.0.norm", "sublayer.1.norm"), "norm"
+
+    def _labeler(self, table: str) -> Any:
+        """The given labeler, which must fit the rows, or that of the relations of the released code."""
+        rows = self.num_labels
+        if self.given is not None:
+            num_labels, _ = check_labeler(self.given, None, ())
+            if num_labels != rows:
+                raise ValueError(f"labeler must have as many labels as {table!r} has rows, {rows}, got {num_labels}")
+            return self.given
+        least = SchemaRelations(0, released=True).num_labels
+        clip, rest = divmod(rows - least, SchemaRelations(1, released=True).num_labels - least)
+        if clip < 0 or rest:
+            raise ValueError(
+                f"labeler must be given for {table!r}, which has {rows} rows: those of SchemaRelations are 39, 45, 51, "
+                "..., got None"
+            )
+        return SchemaRelations(clip, released=True)
 
 
 def from_rat_sql(
@@ -63,47 +90,6 @@ def from_rat_sql(
         >>> labeler.num_labels, encoder(torch.randn(1, 4, 16), labels=labeler(schema)).shape
         (51, torch.Size([1, 4, 16]))
     """
-    entries = Entries(state, prefix, leave_out)
-    count = entries.count(r"layers\.(\d+)\.")
-    if not count:
-        raise entries.neither(f"an encoder, with 'layers.0.{_KEYS}'")
-    of = sizes(entries, f"layers.0.{_QUERY}", f"layers.0.{_KEYS}")
-    labeler = _labeler(labeler, of.labels, f"{prefix}layers.0.{_KEYS}")
-    inner, _ = entries.rank_two("layers.0.feed_forward.w_1.weight")
-    layers = [_layer(entries, f"layers.{number}.", of, inner) for number in range(count)]
-    weights = Stack(layers, norm(entries, "norm", of.width))
-    entries.finish("a RelationEncoder")
-    options = Options(labeler, dropout, norm_first=True, layer_norm_eps=layer_norm_eps)
-    return build_encoder(of, weights, options), labeler
-
-
-def _labeler(labeler: Any, rows: int, name: str) -> Any:
-    """The labeler for this number of rows."""
-    if labeler is not None:
-        num_labels, _ = check_labeler(labeler, None, ())
-        if num_labels != rows:
-            raise ValueError(f"labeler must have as many labels as {name!r} has rows, {rows}, got {num_labels}")
-        return labeler
-    least = SchemaRelations(0, released=True).num_labels
-    clip, rest = divmod(rows - least, SchemaRelations(1, released=True).num_labels - least)
-    if clip < 0 or rest:
-        raise ValueError(
-            f"labeler must be given for {name!r}, which has {rows} rows: those of SchemaRelations are 39, 45, 51, ..., "
-            "got None"
-        )
-    return SchemaRelations(clip, released=True)
-
-
-def _layer(entries: Entries, at: str, of: Sizes, inner: int) -> Layer:
-    names = [f"{at}self_attn.linears.{number}" for number in range(4)]
-    found = maps(of, names, lambda name, *shape: linear(entries, name, *shape))
-    named = {"key": _KEYS, "value": _VALUES}
-    tables = {kind: entries.take(at + name, of.labels, of.head_dim) for kind, name in named.items()}
-    return Layer(
-        Attention(found, tables),
-        (
-            linear(entries, f"{at}feed_forward.w_1", inner, of.width),
-            linear(entries, f"{at}feed_forward.w_2", of.width, inner),
-        ),
-        (norm(entries, f"{at}sublayer.0.norm", of.width), norm(entries, f"{at}sublayer.1.norm", of.width)),
-    )
+    reader = _Reader(state, prefix, leave_out)
+    reader.given = labeler
+    return reader.build(dropout, layer_norm_eps=layer_norm_eps)

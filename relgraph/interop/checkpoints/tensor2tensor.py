@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from relgraph.interop.checkpoints.build import (
-    Layer,
-    Options,
-    Stack,
-    build_attention,
-    build_decoder,
-    build_encoder,
-    build_transformer,
-)
-from relgraph.interop.checkpoints.entries import Entries
-from relgraph.interop.checkpoints.weights import Attention, Linear, clip_of, maps, sizes
+from relgraph.interop.checkpoints.reader import Reader
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationAttention, RelationDecoder, RelationEncoder, RelationTransformer
 
-_MAPS = ("q", "k", "v", "output_transform")
-_TABLES = {kind: f"dot_product_attention_relative/relative_positions_{kind}s/embeddings" for kind in ("key", "value")}
-_SELF, _MEMORY = "self_attention/multihead_attention/", "encdec_attention/multihead_attention/"
 _BEFORE, _AFTER = "layer_prepostprocess/layer_norm/layer_norm_", "layer_postprocess/layer_norm/layer_norm_"
+
+
+class _Reader(Reader):
+    maps = ("q", "k", "v", "output_transform")
+    tables: Mapping[str, str] = MappingProxyType(
+        {kind: f"dot_product_attention_relative/relative_positions_{kind}s/embeddings" for kind in ("key", "value")}
+    )
+    linears = ("ffn/conv1", "ffn/conv2")
+    alone = ("layer_",)
+    sides = ("encoder/layer_", "decoder/layer_")
+    attention_at, memory_at = "self_attention/multihead_attention/", "encdec_attention/multihead_attention/"
+    wanted = (
+        "an attention, with 'q/kernel'", "an encoder or a decoder, with 'layer_0/self_attention/'",
+        "a model, with 'encoder/layer_0/' and 'decoder/layer_0/'",
+    )  # fmt: skip
+    attention_bias = False
+    weight, bias, norm_weight, norm_bias, end = "/kernel", "/bias", "scale", "bias", "/"
+    transposed = True
+
+    def _start(self, at: str) -> None:
+        super()._start(at)
+        self.norm_first = f"{at}0/self_attention/{_BEFORE}scale" in self.entries
+
+    def _norms(self, at: str, memory: bool) -> tuple[Sequence[str], str | None]:
+        """With norms before each step, there is one more after the last layer."""
+        place = _BEFORE if self.norm_first else _AFTER
+        steps = ("self_attention", "encdec_attention", "ffn") if memory else ("self_attention", "ffn")
+        last = at.removesuffix("layer_") + _BEFORE if self.norm_first else None
+        return [f"{step}/{place}" for step in steps], last
 
 
 def from_tensor2tensor(
@@ -78,40 +93,7 @@ def from_tensor2tensor(
         >>> labeler, layer(torch.randn(1, 5, 16), labels=labeler(5)).shape
         (ClippedDistance(3), torch.Size([1, 5, 16]))
     """
-    entries = Entries(_without_numbers(state), prefix, leave_out)
-    if "q/kernel" in entries:
-        reader = _Reader(entries, "")
-        weights = reader.self_attention("")
-        entries.finish("a RelationAttention")
-        options = Options(reader.labeler, dropout, layer_norm_eps=layer_norm_eps)
-        return build_attention(reader.of, weights, options), reader.labeler
-
-    def read(first: str) -> tuple[_Reader, Options]:
-        reader = _Reader(entries, f"{first}layer_0/{_SELF}")
-        _, reader.inner = entries.rank_two(f"{first}layer_0/ffn/conv1/kernel")
-        reader.norm_first = f"{first}layer_0/self_attention/{_BEFORE}scale" in entries
-        return reader, Options(reader.labeler, dropout, norm_first=reader.norm_first, layer_norm_eps=layer_norm_eps)
-
-    depths = {at: entries.count(re.escape(at) + r"layer_(\d+)/") for at in ("encoder/", "decoder/", "")}
-    if depths["encoder/"] and depths["decoder/"]:
-        reader, options = read("encoder/")
-        encoder = reader.encoder("encoder/", depths["encoder/"])
-        decoder = reader.decoder("decoder/", depths["decoder/"])
-        entries.finish("a RelationTransformer")
-        return build_transformer(reader.of, encoder, decoder, options), reader.labeler
-    if not depths[""]:
-        raise entries.neither(
-            "an attention, with 'q/kernel'", "an encoder or a decoder, with 'layer_0/self_attention/'",
-            "a model, with 'encoder/layer_0/' and 'decoder/layer_0/'",
-        )  # fmt: skip
-    reader, options = read("")
-    if f"layer_0/{_MEMORY}q/kernel" in entries:
-        weights = reader.decoder("", depths[""])
-        entries.finish("a RelationDecoder")
-        return build_decoder(reader.of, weights, options), reader.labeler
-    weights = reader.encoder("", depths[""])
-    entries.finish("a RelationEncoder")
-    return build_encoder(reader.of, weights, options), reader.labeler
+    return _Reader(_without_numbers(state), prefix, leave_out).build(dropout, layer_norm_eps=layer_norm_eps)
 
 
 def _without_numbers(state: Any) -> Any:
@@ -125,62 +107,3 @@ def _without_numbers(state: Any) -> Any:
             raise ValueError(f"state must have each name once, with or without ':0', got both for {short!r}")
         found[short] = tensor
     return found
-
-
-class _Reader:
-    """Takes layers of the sizes of the self-attention at ``first``; ``inner`` is the width of feed-forward networks."""
-
-    inner: int
-    norm_first: bool
-
-    def __init__(self, entries: Entries, first: str) -> None:
-        self.entries = entries
-        self.of = sizes(entries, f"{first}q/kernel", first + _TABLES["key"], transposed=True)
-        self.labeler = ClippedDistance(clip_of(entries, first + _TABLES["key"], self.of.labels))
-
-    def linear(self, name: str, out: int, width: int, *, bias: bool = False) -> Linear:
-        """A map whose kernel is ``[width, out]``."""
-        weight = self.entries.take(f"{name}/kernel", width, out).T
-        return Linear(weight, self.entries.take(f"{name}/bias", out) if bias else None)
-
-    def attention(self, at: str) -> Attention:
-        """The maps of an attention."""
-        return Attention(maps(self.of, [at + name for name in _MAPS], self.linear))
-
-    def self_attention(self, at: str) -> Attention:
-        """An attention with its tables."""
-        tables = {
-            kind: self.entries.take(at + name, self.of.labels, self.of.head_dim) for kind, name in _TABLES.items()
-        }
-        return replace(self.attention(at), tables=tables)
-
-    def encoder(self, at: str, depth: int) -> Stack:
-        """Layers without a memory."""
-        return Stack([self._layer(f"{at}layer_{number}/", ()) for number in range(depth)], self._last_norm(at))
-
-    def decoder(self, at: str, depth: int) -> Stack:
-        """Layers with a memory."""
-        found = []
-        for number in range(depth):
-            layer = f"{at}layer_{number}/"
-            memory = self.attention(layer + _MEMORY)
-            found.append(replace(self._layer(layer, ("encdec_attention",)), memory=memory))
-        return Stack(found, self._last_norm(at))
-
-    def _layer(self, at: str, memory: Sequence[str]) -> Layer:
-        width = self.of.width
-        linears = (
-            self.linear(f"{at}ffn/conv1", self.inner, width, bias=True),
-            self.linear(f"{at}ffn/conv2", width, self.inner, bias=True),
-        )
-        steps = ("self_attention", *memory, "ffn")
-        place = _BEFORE if self.norm_first else _AFTER
-        norms = tuple(self._norm(f"{at}{step}/{place}") for step in steps)
-        return Layer(self.self_attention(at + _SELF), linears, norms)
-
-    def _norm(self, at: str) -> Linear:
-        return Linear(self.entries.take(f"{at}scale", self.of.width), self.entries.take(f"{at}bias", self.of.width))
-
-    def _last_norm(self, at: str) -> Linear | None:
-        """With norms before each step, there is one more after the last layer."""
-        return self._norm(at + _BEFORE) if self.norm_first else None

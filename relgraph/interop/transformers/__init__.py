@@ -13,6 +13,7 @@ In the order in which a model meets the files:
 - ``families``: defines a family of models, and lists all families.
 - ``converting``: finds the family of a module and its tables, to make a layer with its weights.
 - ``layers``: makes the layer from projections and tables.
+- ``self_attention``: the forward of modules whose projections have usual names and which have no cache.
 - ``interface``: the attention implementation that models choose by name.
 - ``common``: masks, weights and options, the same for all families.
 - ``t5`` and the other families, one file each: the forward of their attention modules.

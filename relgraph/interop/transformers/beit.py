@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
+from relgraph.interop.transformers.common import version
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.grids import dropout_of, labels_of_grid, projections_of, resized
+from relgraph.interop.transformers.grids import labels_of_grid, resized
 from relgraph.interop.transformers.layers import layer_of, needs_model
+from relgraph.interop.transformers.self_attention import HEAD_MASK, ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
 from relgraph.labels import Labels
 from relgraph.nn import RelationAttention
@@ -85,86 +86,40 @@ class BiasMixin:
         return GridBias(rows.t(), labels_of_grid(labeler, height, width, table.device))
 
 
-class SelfMixin:
+class BeitMixin(SelfAttentionMixin):
+    """The forward of ``BeitAttention`` from 5.0 on, which gets the bias in the place of a mask."""
+
+    def _relgraph_terms(self, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        return _terms_of(given.get("attention_mask"))
+
+
+class SelfMixin(ByArgumentMixin):
     """The forward of ``BeitSelfAttention``, of its SDPA variant and of their copies."""
 
-    _relgraph_mixin = True
+    _relgraph_arguments = (
+        *HEAD_MASK, "output_attentions", "relative_position_bias", "interpolate_pos_encoding", "resolution",
+    )  # fmt: skip
 
-    def forward(self: Any, hidden_states: Tensor, *more: Any, **given: Any) -> tuple[Tensor | None, ...]:
-        """Attention over a class token and patches, ``[B, N, E]``.
-
-        Returns:
-            The output before the last projection, and the weights ``[B, H, N, N]`` if they are asked for.
-        """
-        names = ("output_attentions", "relative_position_bias", "interpolate_pos_encoding", "resolution")
-        names = ("head_mask", *names) if BEFORE_FIVE else names
-        given |= dict(zip(names, more, strict=False))
-        refuse(self, given, "head_mask")
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         bias = given.get("relative_position_bias")
         if self.has_relative_position_bias:
-            height, width = given["resolution"]
-            size = self.config.patch_size
-            own = self.relative_position_bias(
-                (height // size, width // size),
-                given.get("interpolate_pos_encoding", False),
-                dim_size=hidden_states.shape[1],
-            )
+            grid = tuple(length // self.config.patch_size for length in given["resolution"])
+            interpolated = given.get("interpolate_pos_encoding", False)
+            own = self.relative_position_bias(grid, interpolated, dim_size=states.shape[1])
             bias = own if bias is None else own + bias
-        query, key, value = (
-            split_heads(project(hidden_states), self.attention_head_size)
-            for project in (self.query, self.key, self.value)
-        )
-        need_weights = bool(given.get("output_attentions"))
-        output, weights = _attended(
-            self, query, key, value, bias, self.dropout.p, self.attention_head_size**-0.5, need_weights
-        )
+        return _terms_of(bias)
+
+    def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> tuple[Any, ...]:
         if "Sdpa" in type(self).__name__:
             return output, weights
-        return (output,) if weights is None else (output, weights)
+        return super()._relgraph_answer(output, weights, given)
 
 
-class BeitMixin:
-    """The forward of ``BeitAttention`` from 5.0 on."""
-
-    _relgraph_mixin = True
-
-    def forward(
-        self: Any, hidden_states: Tensor, attention_mask: Any = None, **given: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention over a class token and patches, ``[B, N, E]``; the bias comes in the place of a mask.
-
-        Returns:
-            The output, and the weights ``[B, H, N, N]`` or None.
-        """
-        query, key, value = (
-            split_heads(project(hidden_states), self.head_dim) for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        need_weights = wants_weights(self, given)
-        output, weights = _attended(
-            self, query, key, value, attention_mask, self.attention_dropout, self.scaling, need_weights
-        )
-        return self.o_proj(output), weights
-
-
-def _attended(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: GridBias | Tensor | None,
-    dropout: float,
-    scale: float,
-    need_weights: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """The output ``[B, N, E]`` and, if they are wanted, the weights; ``bias`` may be a plain mask."""
+def _terms_of(bias: GridBias | Tensor | None) -> dict[str, Any]:
+    """The arguments of attention for a bias, which may be a plain mask."""
     if not isinstance(bias, GridBias):
-        return attend(
-            module, query, key, value, None, mask=bias, dropout=dropout, scale=scale, need_weights=need_weights
-        )
-    return attend(
-        module, query, key, value, bias.labels, mask=bias.mask, dropout=dropout, scale=scale,
-        need_weights=need_weights, bias_table=bias.table,
-    )  # fmt: skip
+        return {"mask": bias}
+    return {"labels": bias.labels, "mask": bias.mask, "bias_table": bias.table}
 
 
 def convert(module: Any, holder: Any) -> tuple[RelationAttention, Grid]:
@@ -173,11 +128,7 @@ def convert(module: Any, holder: Any) -> tuple[RelationAttention, Grid]:
     height, width = makers[0].window_size
     labeler = Grid((height - 1, width - 1), extra_tokens=1, beyond="error")
     tables = [BiasMixin.forward(maker, (height, width)).table for maker in makers]
-    layer = layer_of(
-        *projections_of(module), {"bias": sum(tables[1:], tables[0])}, labeler, heads=module.num_attention_heads,
-        dropout=dropout_of(module),
-    )  # fmt: skip
-    return layer, labeler
+    return layer_of(module, {"bias": sum(tables[1:], tables[0])}, labeler), labeler
 
 
 def _makers(module: Any, holder: Any) -> list[Any]:

@@ -19,15 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from relgraph.interop.bert import KEY_QUERY, KINDS, tables_of
 from relgraph.interop.transformers.common import attend, refuse, rows_of, split_heads, wants_weights
 from relgraph.interop.transformers.families import Family, kind_of
-from relgraph.interop.transformers.layers import layer_of, linear_of, plain_rows
+from relgraph.interop.transformers.layers import layer_of, plain_rows
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
+from relgraph.interop.transformers.self_attention import ByArgumentMixin
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import Labels
 from relgraph.nn import RelationAttention
 
-KEY, KEY_QUERY = "relative_key", "relative_key_query"
 ESM = "esm.EsmSelfAttention"
 
 
@@ -69,34 +70,24 @@ class BertMixin:
         )  # fmt: skip
 
 
-class AlbertMixin:
+class AlbertMixin(ByArgumentMixin):
     """The forward of ``AlbertAttention``, which ends with the projection and the layer norm."""
 
-    _relgraph_mixin = True
+    _relgraph_arguments = ("attention_mask", "head_mask", "output_attentions")
 
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        head_mask: Tensor | None = None,
-        output_attentions: bool = False,
-    ) -> tuple[Tensor, ...]:
-        """Self-attention.
+    def forward(self: Any, hidden_states: Tensor, *more: Any, **given: Any) -> tuple[Tensor, ...]:
+        """Self-attention; the output, and the weights if they are wanted."""
+        output, *weights = super().forward(hidden_states, *more, **given)
+        return self.LayerNorm(hidden_states + self.output_dropout(self.dense(output))), *weights
 
-        Returns:
-            The output, and the weights if they are wanted.
-        """
-        refuse(self, {"head_mask": head_mask}, "head_mask")
-        size, length = self.attention_head_size, hidden_states.shape[1]
-        query, key, value = (split_heads(one(hidden_states), size) for one in (self.query, self.key, self.value))
-        labels, table = _labels_and_table(self, length, length, False, query.device)
-        table = table * size**0.5  # ALBERT adds its terms after the division
-        output, weights = attend(
-            self, query, key, value, labels, mask=attention_mask, dropout=self.attention_dropout.p, scale=size**-0.5,
-            need_weights=output_attentions, key_table=table, query_table=_if_both(self, table),
-        )  # fmt: skip
-        output = self.LayerNorm(hidden_states + self.output_dropout(self.dense(output)))
-        return (output,) if weights is None else (output, weights)
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        length = states.shape[1]
+        labels, table = _labels_and_table(self, length, length, False, states.device)
+        table = table * self.attention_head_size**0.5  # ALBERT adds its terms after the division
+        return {
+            "labels": labels, "mask": given.get("attention_mask"), "key_table": table,
+            "query_table": _if_both(self, table),
+        }  # fmt: skip
 
 
 class EsmMixin:
@@ -177,23 +168,18 @@ def _keys_and_values(
 
 def convert(module: Any) -> tuple[RelationAttention, ClippedDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    labeler = ClippedDistance(module.max_position_embeddings - 1)
-    inputs = [linear_of(module, name) for name in ("query", "key", "value")]
-    rows = labeler.rows_from(plain_rows(module, "distance_embedding"), "query-key")
-    tables = {"key": rows}
-    if module.position_embedding_type == KEY_QUERY:
-        tables["query"] = rows * module.attention_head_size**0.5 if kind_of(module) == ESM else rows
-    dropout = module.dropout if kind_of(module) == ESM else module.dropout.p
-    layer = layer_of(inputs, None, tables, labeler, heads=module.num_attention_heads, dropout=dropout)
-    return layer, labeler
+    tables, labeler = tables_of(plain_rows(module, "distance_embedding"), module.position_embedding_type)
+    if kind_of(module) == ESM and "query" in tables:
+        tables["query"] = tables["query"] * module.attention_head_size**0.5
+    return layer_of(module, tables, labeler), labeler
 
 
 def _why_not(module: nn.Module) -> str | None:
     """Only two kinds of positions have tables; pruned heads are fine, because heads share them."""
     kind = getattr(module, "position_embedding_type", None)
-    if kind in (KEY, KEY_QUERY) and hasattr(module, "distance_embedding"):
+    if kind in KINDS and hasattr(module, "distance_embedding"):
         return None
-    if kind in (None, KEY, KEY_QUERY):
+    if kind in (None, *KINDS):
         return "it has no tables: transformers 5 dropped position_embedding_type"
     return f"it has no tables: position_embedding_type is {kind!r}"
 

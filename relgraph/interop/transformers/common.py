@@ -108,6 +108,16 @@ def rows_of(embedding: nn.Module) -> Tensor:
     return embedding(torch.arange(weight.shape[0], device=device))
 
 
+def shared_table(given: Tensor, axes: str) -> Tensor:
+    """The table that a patched layer or encoder passes on in place of the bias of all pairs."""
+    if given.dim() != 2:
+        raise ValueError(
+            f"position_bias must be the table {axes} of a patched layer, got shape {list(given.shape)}: all layers "
+            "share one bias, so patch the whole model"
+        )
+    return given
+
+
 def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
     """A mask cut to the number of keys (a static cache has room for more), and to one row if all rows are the same one.
 

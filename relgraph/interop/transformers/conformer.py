@@ -16,16 +16,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import (
-    attend,
-    made_once,
-    refuse,
-    rows_of,
-    split_heads,
-    wants_weights,
-)
+from relgraph.interop.transformers.common import made_once, rows_of, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
+from relgraph.interop.transformers.self_attention import SelfAttentionMixin
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationAttention
 
@@ -35,99 +29,46 @@ def labeler_of(module: Any) -> ClippedDistance:
     return ClippedDistance((module.left_max_position_embeddings, module.right_max_position_embeddings))
 
 
-class ConformerMixin:
-    """The forward of the self-attention of Wav2Vec2-BERT, Wav2Vec2-Conformer and SeamlessM4T."""
+class ConformerMixin(SelfAttentionMixin):
+    """The self-attention of Wav2Vec2-BERT, Wav2Vec2-Conformer and SeamlessM4T."""
 
-    _relgraph_mixin = True
+    _relgraph_arguments = ("attention_mask", "relative_position_embeddings", "output_attentions")
 
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        relative_position_embeddings: Tensor | None = None,
-        output_attentions: bool | None = None,
-        **given: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention.
-
-        Returns:
-            The output, and the weights or None.
-        """
-        refuse(self, given, "head_mask", "layer_head_mask")
-        return _answer(self, hidden_states, attention_mask, relative_position_embeddings, output_attentions)
-
-
-class SeamlessV2Mixin:
-    """The forward of the self-attention of SeamlessM4T v2, which never takes position embeddings."""
-
-    _relgraph_mixin = True
-
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        output_attentions: bool | None = None,
-        **given: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention.
-
-        Returns:
-            The output, and the weights or None.
-        """
-        refuse(self, given, "head_mask", "layer_head_mask")
-        return _answer(self, hidden_states, attention_mask, None, output_attentions)
-
-
-def _answer(
-    module: Any, states: Tensor, mask: Tensor | None, sines: Tensor | None, output_attentions: bool | None
-) -> tuple[Tensor, Tensor | None]:
-    """Output and weights of either kind."""
-    length, size = states.shape[1], module.head_size
-    if module.position_embeddings_type == "relative":
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        length, size = states.shape[1], self.head_size
+        if self.position_embeddings_type != "relative":
+            labels = made_once(self, "labeler", labeler_of)(length)
+            return {"labels": labels, "key_table": rows_of(self.distance_embedding).to(states.dtype)}
+        sines = given.get("relative_position_embeddings")
         if sines is None:
-            raise ValueError(f"relative_position_embeddings must be given to {type(module).__name__}, got None")
-        labeler = ClippedDistance(max(length - 1, 0))
-        terms = {
-            "key_table": split_heads(module.linear_pos(sines), size)[0],
-            "content_bias": module.pos_bias_u,
-            "position_bias": module.pos_bias_v,
+            raise ValueError(f"relative_position_embeddings must be given to {type(self).__name__}, got None")
+        return {
+            "labels": ClippedDistance(max(length - 1, 0))(length),
+            "key_table": split_heads(self.linear_pos(sines), size)[0],
+            "content_bias": self.pos_bias_u,
+            "position_bias": self.pos_bias_v,
         }
-    else:
-        labeler = made_once(module, "labeler", labeler_of)
-        terms = {"key_table": rows_of(module.distance_embedding).to(states.dtype)}
-    output, weights = attend(
-        module,
-        split_heads(module.linear_q(states), size),
-        split_heads(module.linear_k(states), size),
-        split_heads(module.linear_v(states), size),
-        labeler(length),
-        mask=mask,
-        dropout=module.dropout.p,
-        scale=size**-0.5,
-        need_weights=wants_weights(module, {"output_attentions": output_attentions}),
-        **terms,
-    )
-    return module.linear_out(output), weights
+
+
+class SeamlessV2Mixin(ConformerMixin):
+    """The self-attention of SeamlessM4T v2, which never takes position embeddings."""
+
+    _relgraph_arguments = ("attention_mask", "output_attentions")
 
 
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    inputs = [linear_of(module, name) for name in ("linear_q", "linear_k", "linear_v")]
     query_biases = None
     if module.position_embeddings_type == "relative":
         encoder = needs_model(module, encoder, "its encoder, which makes the sines of its positions")
-        weight, _ = linear_of(module, "linear_pos")
+        weight = linear_of(module, "linear_pos").weight
         sines = encoder.embed_positions.pe  # [1, 2L - 1, E], for the distances 1 - L to L - 1
         labeler = ClippedDistance(sines.shape[1] // 2)
         rows = split_heads(sines.to(weight) @ weight.t(), module.head_size)[0]
         query_biases = (module.pos_bias_u, module.pos_bias_v)
     else:
         labeler, rows = labeler_of(module), plain_rows(module, "distance_embedding")
-    layer = layer_of(
-        inputs, linear_of(module, "linear_out"), {"key": rows}, labeler, heads=module.num_heads,
-        dropout=module.dropout.p, query_biases=query_biases,
-    )  # fmt: skip
-    return layer, labeler
+    return layer_of(module, {"key": rows}, labeler, query_biases=query_biases), labeler
 
 
 def _why_not(module: nn.Module) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from relgraph.interop.transformers.families import Family, all_families, kind_of
 from relgraph.labelers import Labeler
@@ -137,22 +137,3 @@ def _holder(module: nn.Module, model: nn.Module | None, holders: tuple[str, ...]
             f"got {type(model).__name__}"
         )
     return found[-1] if found else None
-
-
-def filled(layer: RelationAttention, weights: dict[str, Tensor]) -> RelationAttention:
-    """The layer with these numbers, by the names of its parameters; all must be there and no other.
-
-    Raises:
-        ValueError: a parameter that is missing or left over, or of another shape.
-    """
-    parameters = dict(layer.named_parameters())
-    if parameters.keys() != weights.keys():
-        raise ValueError(f"weights must be those of {sorted(parameters)}, got {sorted(weights)}")
-    layer.to(next(iter(weights.values())).dtype)  # before copying, so that no weight is rounded
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            if parameter.shape != weights[name].shape:
-                shapes = f"{list(parameter.shape)}, got {list(weights[name].shape)}"
-                raise ValueError(f"{name} must have shape {shapes}")
-            parameter.copy_(weights[name])
-    return layer

@@ -21,10 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, made_once, split_heads
+from relgraph.interop.transformers.common import made_once, split_heads
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import Linear, layer_of, linear_of, needs_model
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
 from relgraph.interop.transformers.rows import cut_to_length, rows_by_query_minus_key
+from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.weights import Linear
 from relgraph.labelers import BucketedDistance, ClippedDistance
 from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.nn import RelationAttention
@@ -38,74 +40,58 @@ def labeler_of(module: Any) -> DistanceLabeler:
     return _labeler(getattr(module, "position_buckets", -1), module.max_relative_positions)
 
 
-class DebertaV2Mixin:
-    """The forward of ``DisentangledSelfAttention`` in DeBERTa v2 and v3."""
+class DebertaV2Mixin(SelfAttentionMixin):
+    """The forward of ``DisentangledSelfAttention`` in DeBERTa v2 and v3.
 
-    _relgraph_mixin = True
+    It is attention of ``query_states``, or of the states themselves, over the states.
+    """
+
+    _relgraph_arguments = ("attention_mask", "output_attentions", "query_states", "relative_pos", "rel_embeddings")
+    _relgraph_asked = ByArgumentMixin._relgraph_asked
 
     def _relgraph_prepare(self) -> None:
         """Make everything that a recorded graph may not wait for."""
         made_once(self, "labeler", labeler_of)
 
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        attention_mask: Tensor,
-        output_attentions: bool = False,
-        query_states: Tensor | None = None,
-        relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention of ``query_states``, or of ``hidden_states`` themselves, over ``hidden_states``.
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        if given.get("relative_pos") is not None:
+            raise NotImplementedError(
+                f"relative_pos must be None in a patched {type(self).__name__}, got "
+                f"{type(given['relative_pos']).__name__}: distances are counted here; patch the whole model, so that "
+                "its encoder makes none"
+            )
+        others, embeddings = given.get("query_states"), given.get("rel_embeddings")
+        terms = {"mask": _added(given["attention_mask"], states.dtype), "scale": _scale(self)}
+        if embeddings is None:
+            return terms
+        q_len, k_len = states.shape[1] if others is None else others.shape[1], states.shape[1]
+        rows, labeler = cut_to_length(made_once(self, "labeler", labeler_of), q_len, k_len)
+        key_table, query_table = _tables(self, self.pos_dropout(embeddings[rows]), _projections(self))
+        labels = labeler(q_len, k_len, q_offset=0)
+        return terms | {"labels": labels, "key_table": key_table, "query_table": query_table}
 
-        Returns:
-            The output, and the weights or None.
-        """
-        size = self.attention_head_size
-        query = split_heads(self.query_proj(hidden_states if query_states is None else query_states), size)
-        key, value = split_heads(self.key_proj(hidden_states), size), split_heads(self.value_proj(hidden_states), size)
-        return _attend(
-            self, query, key, value, attention_mask, relative_pos, rel_embeddings, _projections_v2(self),
-            output_attentions,
-        )  # fmt: skip
+    def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
+        others = given.get("query_states")
+        inputs = (
+            (self.query_proj, states if others is None else others),
+            (self.key_proj, states),
+            (self.value_proj, states),
+        )
+        return [split_heads(project(x), self.attention_head_size) for project, x in inputs]
 
 
-class DebertaMixin:
+class DebertaMixin(DebertaV2Mixin):
     """The forward of ``DisentangledSelfAttention`` in DeBERTa v1: one projection for queries, keys and values."""
 
-    _relgraph_mixin = True
-
-    def _relgraph_prepare(self) -> None:
-        """Make everything that a recorded graph may not wait for."""
-        made_once(self, "labeler", labeler_of)
-
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        attention_mask: Tensor,
-        output_attentions: bool = False,
-        query_states: Tensor | None = None,
-        relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention.
-
-        Returns:
-            The output, and the weights or None.
-        """
-        if query_states is not None:
+    def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
+        if given.get("query_states") is not None:
             raise NotImplementedError(
                 f"query_states must be None in a patched {type(self).__name__} of DeBERTa v1, got "
-                f"{type(query_states).__name__}: transformers itself has no batches there"
+                f"{type(given['query_states']).__name__}: transformers itself has no batches there"
             )
         size = self.attention_head_size
-        query, key, value = split_heads(self.in_proj(hidden_states), 3 * size).chunk(3, dim=-1)
-        query = query + self.q_bias.view(-1, 1, size)
-        value = value + self.v_bias.view(-1, 1, size)
-        return _attend(
-            self, query, key, value, attention_mask, relative_pos, rel_embeddings, _projections_v1(self),
-            output_attentions,
-        )  # fmt: skip
+        query, key, value = split_heads(self.in_proj(states), 3 * size).chunk(3, dim=-1)
+        return [query + self.q_bias.view(-1, 1, size), key, value + self.v_bias.view(-1, 1, size)]
 
 
 class EncoderMixin:
@@ -124,20 +110,16 @@ class EncoderMixin:
         return attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask
 
 
-def _projections_v2(module: Any) -> Projections:
-    """The projections that make the key and the query table of DeBERTa v2 and v3."""
-    key_proj, query_proj = None, None
-    if "c2p" in module.pos_att_type:
-        key_proj = module.key_proj if module.share_att_key else module.pos_key_proj
-    if "p2c" in module.pos_att_type:
-        query_proj = module.query_proj if module.share_att_key else module.pos_query_proj
-    return key_proj, query_proj
-
-
-def _projections_v1(module: Any) -> Projections:
-    """The projections that make the key and the query table of DeBERTa v1."""
-    key_proj = module.pos_proj if "c2p" in module.pos_att_type else None
-    query_proj = module.pos_q_proj if "p2c" in module.pos_att_type else None
+def _projections(module: Any) -> Projections:
+    """The projections that make the key and the query table."""
+    if _is_v1(module):
+        names = ("pos_proj", "pos_q_proj")
+    else:
+        names = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
+    key_proj, query_proj = (
+        getattr(module, name) if kind in module.pos_att_type else None
+        for kind, name in zip(("c2p", "p2c"), names, strict=True)
+    )
     return key_proj, query_proj
 
 
@@ -160,35 +142,6 @@ def _scale(module: Any) -> float:
 def _is_v1(module: Any) -> bool:
     """Whether queries, keys and values have one projection."""
     return hasattr(module, "in_proj")
-
-
-def _attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor,
-    relative_pos: Tensor | None,
-    rel_embeddings: Tensor | None,
-    projections: Projections,
-    need_weights: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention with the tables that the projections, for keys and for queries, make of the embedding of distances."""
-    if relative_pos is not None:
-        raise NotImplementedError(
-            f"relative_pos must be None in a patched {type(module).__name__}, got {type(relative_pos).__name__}: "
-            "distances are counted here; patch the whole model, so that its encoder makes none"
-        )
-    labels, tables = None, (None, None)
-    if rel_embeddings is not None:
-        rows, labeler = cut_to_length(made_once(module, "labeler", labeler_of), query.shape[2], key.shape[2])
-        labels = labeler(query.shape[2], key.shape[2], q_offset=0)
-        embeddings = module.pos_dropout(rel_embeddings[rows])
-        tables = _tables(module, embeddings, projections)
-    return attend(
-        module, query, key, value, labels, mask=_added(mask, query.dtype), dropout=module.dropout.p,
-        scale=_scale(module), need_weights=need_weights, key_table=tables[0], query_table=tables[1],
-    )  # fmt: skip
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -219,18 +172,14 @@ def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDista
     """
     embeddings = needs_model(module, encoder, "its encoder").get_rel_embedding()
     if _is_v1(module):
-        inputs, projections = _inputs_v1(module), _projections_v1(module)
+        inputs = _inputs_v1(module)
     else:
         inputs = [linear_of(module, name) for name in ("query_proj", "key_proj", "value_proj")]
-        projections = _projections_v2(module)
     labeler = _public_labeler_of(module)
-    key_table, query_table = _tables(module, embeddings[: labeler.num_labels], projections)
+    key_table, query_table = _tables(module, embeddings[: labeler.num_labels], _projections(module))
     found = {"key": key_table, "query": query_table}
     tables = {kind: labeler.rows_from(table, "query-key", dim=1) for kind, table in found.items() if table is not None}
-    layer = layer_of(
-        inputs, None, tables, labeler, heads=module.num_attention_heads, dropout=module.dropout.p, scale=_scale(module)
-    )
-    return layer, labeler
+    return layer_of(module, tables, labeler, inputs=inputs, scale=_scale(module)), labeler
 
 
 def _public_labeler_of(module: Any) -> BucketedDistance | ClippedDistance:
@@ -243,10 +192,9 @@ def _public_labeler_of(module: Any) -> BucketedDistance | ClippedDistance:
 
 def _inputs_v1(module: Any) -> list[Linear]:
     """The projections of queries, keys and values, which are one whose rows alternate head by head."""
-    weight, _ = linear_of(module, "in_proj")
-    parts = weight.unflatten(0, (module.num_attention_heads, 3, -1))
+    parts = linear_of(module, "in_proj").weight.unflatten(0, (module.num_attention_heads, 3, -1))
     query, key, value = (part.flatten(0, 1) for part in parts.unbind(1))
-    return [(query, module.q_bias), (key, None), (value, module.v_bias)]
+    return [Linear(query, module.q_bias), Linear(key), Linear(value, module.v_bias)]
 
 
 def _why_not(module: Any) -> str | None:

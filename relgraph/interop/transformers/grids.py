@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from relgraph.interop.transformers.layers import Linear, linear_of
 from relgraph.labels import Labels
 from relgraph.labels.memory import Memory
 
@@ -45,18 +44,3 @@ def resized(table: Tensor, size: int | Sequence[int], mode: str) -> Tensor:
     if table.shape[:-1] == wanted:
         return table
     return functional.interpolate(table.movedim(-1, 0)[None], size=wanted, mode=mode)[0].movedim(0, -1)
-
-
-def projections_of(module: nn.Module) -> tuple[list[Linear], Linear | None]:
-    """The projections of queries, keys and values, and of outputs, of a module that may go by older names.
-
-    A module with the older names has no projection of outputs; another one does that.
-    """
-    if hasattr(module, "o_proj"):
-        return [linear_of(module, name) for name in ("q_proj", "k_proj", "v_proj")], linear_of(module, "o_proj")
-    return [linear_of(module, name) for name in ("query", "key", "value")], None
-
-
-def dropout_of(module: Any) -> float:
-    """The probability with which such a module drops attention weights."""
-    return module.attention_dropout if hasattr(module, "o_proj") else module.dropout.p

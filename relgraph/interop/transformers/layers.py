@@ -8,16 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.converting import filled
+from relgraph.interop.transformers.self_attention import dropout_of, head_size_of, inputs_of, output_of
+from relgraph.interop.weights import AttentionWeights, Linear, filled
 from relgraph.labelers import Labeler
-from relgraph.nn import RelationAttention, RelationTables
+from relgraph.nn import RelationAttention
 from relgraph.nn.projections import BIASED
-
-Linear = tuple[Tensor, Tensor | None]
-"""A weight ``[out, in]`` and a bias ``[out]``, if there is one."""
-
-Tables = Mapping[str, Tensor | tuple[Tensor, ...]]
-"""Rows by kind of table, as :func:`~relgraph.relation_attention` takes them; for a sum of labels one per part."""
 
 
 def linear_of(module: nn.Module, name: str) -> Linear:
@@ -32,7 +27,7 @@ def linear_of(module: nn.Module, name: str) -> Linear:
             f"module.{name} must be a torch.nn.Linear with floating weights, got "
             f"{type(found).__module__}.{type(found).__name__}: merge adapters and undo quantization first"
         )
-    return found.weight, found.bias
+    return Linear(found.weight, found.bias)
 
 
 def plain_rows(module: nn.Module, name: str) -> Tensor:
@@ -70,74 +65,48 @@ def needs_model(module: nn.Module, holder: nn.Module | None, place: str) -> Any:
 
 
 def layer_of(
-    inputs: Sequence[Linear],
-    output: Linear | None,
-    tables: Tables,
+    module: nn.Module,
+    tables: Mapping[str, Tensor | tuple[Tensor, ...]],
     labeler: Labeler,
     *,
-    heads: int,
-    dropout: float,
+    inputs: Sequence[Linear] | None = None,
+    output: str | None = None,
+    dropout: float | None = None,
+    head_dim: int | None = None,
     scale: float | None = None,
     query_biases: tuple[Tensor, Tensor] | None = None,
 ) -> RelationAttention:
-    """A layer with copies of these weights.
+    """A layer with copies of the weights of a module.
 
     Args:
-        inputs: the projections of queries, keys and values.
-        output: the projection of outputs; None for the identity.
-        tables: the rows in the order of the labeler's labels; rows with an axis of heads make a table per head.
+        module: the attention module.
+        tables: as in :class:`~relgraph.interop.weights.AttentionWeights`, rows in the order of the labeler's labels.
         labeler: the labeler of the tables.
-        heads: H.
-        dropout: dropout of attention weights.
+        inputs: the projections of queries, keys and values, if they have no usual names.
+        output: the name of the projection of outputs, if it is not a usual one; without such a projection, the layer
+            gets the identity.
+        dropout: dropout of attention weights, if it is not that of the module.
+        head_dim: D, if the module does not have it by a usual name.
         scale: factor on products, 1/√D by default.
         query_biases: u and v of Transformer-XL, ``[H, D]`` each, if there are any.
 
     Raises:
         ValueError: no output projection, and heads that together do not have the width of the states.
     """
-    like = inputs[0][0]
-    total, width = like.shape
+    inputs = [linear_of(module, name) for name in inputs_of(module)] if inputs is None else inputs
+    like, head_dim = inputs[0].weight, head_size_of(module) if head_dim is None else head_dim
+    output = output_of(module) if output is None else output
     if output is None:
+        total, width = like.shape
         if total != width:
             raise ValueError(
-                f"module must give outputs as wide as its inputs, as it has no output projection, got {heads} heads of "
-                f"{total // heads} for width {width}: heads were pruned?"
+                f"module must give outputs as wide as its inputs, as it has no output projection, got "
+                f"{total // head_dim} heads of {head_dim} for width {width}: heads were pruned?"
             )
-        output = torch.eye(width, dtype=like.dtype, device=like.device), None
-    projections: dict[str, Linear] = dict(zip(BIASED, (*inputs, output), strict=True))
-    weights = {"in_proj_weight": torch.cat([weight for weight, _ in inputs]), "out_proj.weight": output[0]}
-    biased = [name for name, (_, bias) in projections.items() if bias is not None]
-    weights |= _biases(projections, biased)
-    for kind, rows in tables.items():
-        if isinstance(rows, tuple):
-            weights |= {f"tables.{kind}.{part}.rows": one for part, one in enumerate(rows)}
-        else:
-            weights[f"tables.{kind}.rows"] = rows
-    if query_biases is not None:
-        weights["content_bias"], weights["position_bias"] = query_biases
-    has_biases = query_biases is not None
-    place = {"device": like.device, "dtype": like.dtype}
-    made = RelationTables(
-        labeler.num_labels, total // heads, heads, kinds=tuple(tables), names=labeler.names, shared=False,
-        per_head=[kind for kind, rows in tables.items() if _has_heads(kind, rows)] or False, **place,
-    )  # fmt: skip
-    layer = RelationAttention(
-        width, heads, dropout, biased, head_dim=total // heads, scale=scale, tables=made, content_bias=has_biases,
-        position_bias=has_biases, **place,
-    )  # fmt: skip
-    return filled(layer, weights)
-
-
-def _biases(projections: Mapping[str, Linear], biased: Sequence[str]) -> dict[str, Tensor]:
-    """The biases by the names of the layer's parameters: those of queries, keys and values are one if all have one."""
-    found = {name: bias for name, (_, bias) in projections.items() if bias is not None}
-    weights = {"out_proj.bias": found.pop("output")} if "output" in biased else {}
-    if len(found) == 3:
-        return weights | {"in_proj_bias": torch.cat(list(found.values()))}
-    return weights | {f"{name[0]}_proj_bias": bias for name, bias in found.items()}
-
-
-def _has_heads(kind: str, rows: Tensor | tuple[Tensor, ...]) -> bool:
-    """Whether rows, ``[R]`` in a bias table and else ``[R, D]``, have an axis of heads before them."""
-    one = rows[0] if isinstance(rows, tuple) else rows
-    return one.dim() == (2 if kind == "bias" else 3)
+        to_output = Linear(torch.eye(width, dtype=like.dtype, device=like.device))
+    else:
+        to_output = linear_of(module, output)
+    maps = dict(zip(BIASED, (*inputs, to_output), strict=True))
+    weights = AttentionWeights(maps, head_dim, tables, query_biases=query_biases)
+    made = weights.layer(labeler, dropout_of(module) if dropout is None else dropout, scale=scale)
+    return filled(made, weights.state())

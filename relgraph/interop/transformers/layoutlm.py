@@ -19,19 +19,13 @@ from typing import Any
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.interop.transformers.common import (
-    attend,
-    made_once,
-    refuse,
-    split_heads,
-    version,
-    wants_weights,
-    weight_of,
-)
+from relgraph.interop.transformers.common import made_once, split_heads, weight_of
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import Linear, layer_of, linear_of, needs_model
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
+from relgraph.interop.transformers.self_attention import HEAD_MASK, SelfAttentionMixin
+from relgraph.interop.weights import Linear
 from relgraph.labelers import BucketedDistance, Labeler
-from relgraph.labels import DenseLabels, Labels, SumLabels, total
+from relgraph.labels import DenseLabels, Labels, total
 from relgraph.nn import RelationAttention
 
 LEFT, LOWER = 0, 3
@@ -110,63 +104,63 @@ class TextAndPage(Labeler):
         return total(*labels) if len(labels) > 1 else labels[0]
 
 
-class LayoutLMv2Mixin:
-    """The forward of ``LayoutLMv2SelfAttention``."""
+class LayoutLMv3Mixin(SelfAttentionMixin):
+    """The self-attention of LayoutLMv3, with the labels and tables that the encoder passes on."""
+
+    _relgraph_arguments = (
+        "attention_mask", *HEAD_MASK, *(("output_attentions",) if HEAD_MASK else ()), "rel_pos", "rel_2d_pos",
+    )  # fmt: skip
+
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        parts = {"rel_pos": self.has_relative_attention_bias, "rel_2d_pos": self.has_spatial_attention_bias}
+        biases = [_checked(self, name, given.get(name)) for name, has in parts.items() if has]
+        labels = [one for bias in biases for one in bias.labels]
+        factor = _factor(self)
+        tables = tuple(one * factor for bias in biases for one in bias.tables)
+        if len(labels) == 1:
+            return {"labels": labels[0], "bias_table": tables[0]}
+        return {"labels": total(*labels), "bias_table": tables}
+
+    def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> tuple[Any, ...]:  # noqa: ARG002
+        return (output,) if HEAD_MASK and weights is None else (output, weights)
+
+
+class LayoutLMv2Mixin(LayoutLMv3Mixin):
+    """The self-attention of LayoutLMv2, whose mask is 0 where keys are seen."""
+
+    def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:  # noqa: ARG002
+        return [split_heads(x, self.attention_head_size) for x in self.compute_qkv(states)]
+
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        mask = given.get("attention_mask")
+        return super()._relgraph_terms(states, given) | {"mask": None if mask is None else ~mask.bool()}
+
+
+class EncoderMixin:
+    """The labels and tables that an encoder passes to its layers."""
 
     _relgraph_mixin = True
 
-    def forward(
-        self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *more: Any, **given: Any
-    ) -> tuple[Tensor | None, ...]:
-        """Self-attention with a mask that is 0 where keys are seen; see :func:`_attend`."""
-        query, key, value = self.compute_qkv(hidden_states)
-        mask = None if attention_mask is None else ~attention_mask.bool()
-        return _attend(self, query, key, value, mask, more, given, 1.0)
-
-
-class LayoutLMv3Mixin:
-    """The forward of ``LayoutLMv3SelfAttention``."""
-
-    _relgraph_mixin = True
-
-    def forward(
-        self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *more: Any, **given: Any
-    ) -> tuple[Tensor | None, ...]:
-        """Self-attention; see :func:`_attend`."""
-        query, key, value = (one(hidden_states) for one in (self.query, self.key, self.value))
-        return _attend(self, query, key, value, attention_mask, more, given, self.attention_head_size**-0.5)
-
-
-class EncoderV2Mixin:
-    """The labels and tables that the encoder of LayoutLMv2 passes to its layers."""
-
-    _relgraph_mixin = True
-
-    def _relgraph_prepare(self) -> None:
+    def _relgraph_prepare(self: Any) -> None:
         """Make everything that a recorded graph may not wait for."""
-        _prepare(self)
-
-    def _calculate_1d_position_embeddings(self: Any, position_ids: Tensor) -> Biases:
-        return _text_biases(self, position_ids)
-
-    def _calculate_2d_position_embeddings(self: Any, bbox: Tensor) -> Biases:
-        return _page_biases(self, bbox)
-
-
-class EncoderV3Mixin:
-    """The labels and tables that the encoder of LayoutLMv3 passes to its layers."""
-
-    _relgraph_mixin = True
-
-    def _relgraph_prepare(self) -> None:
-        """Make everything that a recorded graph may not wait for."""
-        _prepare(self)
+        if self.has_relative_attention_bias:
+            made_once(self, "text", text_labeler_of)
+        if self.has_spatial_attention_bias:
+            made_once(self, "page", page_labeler_of)
 
     def _cal_1d_pos_emb(self: Any, position_ids: Tensor) -> Biases:
-        return _text_biases(self, position_ids)
+        if position_ids.stride(0) == 0:  # one row for all of the batch
+            position_ids = position_ids[:1]
+        labeler = made_once(self, "text", text_labeler_of)
+        return Biases((labeler.at(position_ids),), (weight_of(self.rel_pos_bias).detach(),))
 
     def _cal_2d_pos_emb(self: Any, bbox: Tensor) -> Biases:
-        return _page_biases(self, bbox)
+        labeler = made_once(self, "page", page_labeler_of)
+        tables = tuple(weight_of(one).detach() for one in (self.rel_pos_x_bias, self.rel_pos_y_bias))
+        return Biases((labeler.at(bbox[..., LEFT]), labeler.at(bbox[..., LOWER])), tables)
+
+    # the names of LayoutLMv2
+    _calculate_1d_position_embeddings, _calculate_2d_position_embeddings = _cal_1d_pos_emb, _cal_2d_pos_emb
 
 
 def text_labeler_of(encoder: Any) -> BucketedDistance:
@@ -179,71 +173,6 @@ def page_labeler_of(encoder: Any) -> BucketedDistance:
     return _labeler(encoder.rel_2d_pos_bins, encoder.max_rel_2d_pos)
 
 
-def _prepare(encoder: Any) -> None:
-    if encoder.has_relative_attention_bias:
-        made_once(encoder, "text", text_labeler_of)
-    if encoder.has_spatial_attention_bias:
-        made_once(encoder, "page", page_labeler_of)
-
-
-def _text_biases(encoder: Any, position_ids: Tensor) -> Biases:
-    if position_ids.stride(0) == 0:  # one row for all of the batch
-        position_ids = position_ids[:1]
-    labeler = made_once(encoder, "text", text_labeler_of)
-    return Biases((labeler.at(position_ids),), (weight_of(encoder.rel_pos_bias).detach(),))
-
-
-def _page_biases(encoder: Any, bbox: Tensor) -> Biases:
-    labeler = made_once(encoder, "page", page_labeler_of)
-    tables = tuple(weight_of(one).detach() for one in (encoder.rel_pos_x_bias, encoder.rel_pos_y_bias))
-    return Biases((labeler.at(bbox[..., LEFT]), labeler.at(bbox[..., LOWER])), tables)
-
-
-def _attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    more: tuple[Any, ...],
-    given: dict[str, Any],
-    factor: float,
-) -> tuple[Tensor | None, ...]:
-    """Attention with the biases that the encoder passed on.
-
-    Args:
-        module: the patched module.
-        query: ``[B, N, E]``, like key and value.
-        key: keys.
-        value: values.
-        mask: as in :func:`~relgraph.interop.transformers.common.attend`.
-        more: positional arguments: before transformers 5 a mask of heads and whether to return weights, then the biases
-            of text and of the page.
-        given: keyword arguments.
-        factor: factor on the biases.
-
-    Returns:
-        The output, and the weights if they are wanted (from transformers 5 on, None if not).
-    """
-    names = ("rel_pos", "rel_2d_pos")
-    given |= zip(names if version() >= (5, 0) else ("head_mask", "output_attentions", *names), more, strict=False)
-    refuse(module, given, "head_mask")
-    biases = []
-    for name, has in zip(names, (module.has_relative_attention_bias, module.has_spatial_attention_bias), strict=True):
-        if has:
-            biases.append(_checked(module, name, given.get(name)))
-    labels, tables = _joined(biases)
-    size = module.attention_head_size
-    query, key, value = (split_heads(x, size) for x in (query, key, value))
-    scaled = tuple(table * factor for table in tables)
-    bias_table = scaled if isinstance(labels, SumLabels) else scaled[0]
-    output, weights = attend(
-        module, query, key, value, labels, mask=mask, dropout=module.dropout.p, scale=size**-0.5,
-        need_weights=wants_weights(module, given), bias_table=bias_table,
-    )  # fmt: skip
-    return (output, weights) if version() >= (5, 0) or weights is not None else (output,)
-
-
 def _checked(module: Any, name: str, biases: Any) -> Biases:
     """The biases, which must come from a patched encoder."""
     if not isinstance(biases, Biases):
@@ -252,13 +181,6 @@ def _checked(module: Any, name: str, biases: Any) -> Biases:
             f"{type(biases).__name__}: patch the whole model"
         )
     return biases
-
-
-def _joined(biases: list[Biases]) -> tuple[Labels, tuple[Tensor, ...]]:
-    """The labels of all biases as a sum, and their tables."""
-    labels = [one for bias in biases for one in bias.labels]
-    tables = tuple(one for bias in biases for one in bias.tables)
-    return (total(*labels) if len(labels) > 1 else labels[0]), tables
 
 
 @functools.lru_cache(maxsize=64)
@@ -275,27 +197,22 @@ def convert(module: Any, encoder: Any) -> tuple[RelationAttention, TextAndPage]:
         page_labeler_of(encoder) if page else None,
     )
     names = ["rel_pos_bias"] * text + ["rel_pos_x_bias", "rel_pos_y_bias"] * page
-    factor = 1.0 if _is_v2(module) else module.attention_head_size**-0.5
-    rows = tuple(linear_of(encoder, name)[0] * factor for name in names)
-    layer = layer_of(
-        _inputs(module), None, {"bias": rows if page else rows[0]}, labeler, heads=module.num_attention_heads,
-        dropout=module.dropout.p,
-    )  # fmt: skip
-    return layer, labeler
+    rows = tuple(linear_of(encoder, name).weight * _factor(module) for name in names)
+    tables = {"bias": rows if page else rows[0]}
+    return layer_of(module, tables, labeler, inputs=_inputs(module)), labeler
 
 
-def _is_v2(module: Any) -> bool:
-    """Whether biases are added to scores after their division."""
-    return hasattr(module, "fast_qkv")
+def _factor(module: Any) -> float:
+    """The factor on biases, which LayoutLMv2 adds to scores after their division."""
+    return 1.0 if hasattr(module, "fast_qkv") else module.attention_head_size**-0.5
 
 
-def _inputs(module: Any) -> list[Linear]:
-    """The projections of queries, keys and values, which may be one without a bias of keys."""
+def _inputs(module: Any) -> list[Linear] | None:
+    """The projections of queries, keys and values if they are one, without a bias of keys."""
     if not getattr(module, "fast_qkv", False):
-        return [linear_of(module, name) for name in ("query", "key", "value")]
-    weight, _ = linear_of(module, "qkv_linear")
-    query, key, value = weight.chunk(3)
-    return [(query, module.q_bias.flatten()), (key, None), (value, module.v_bias.flatten())]
+        return None
+    query, key, value = linear_of(module, "qkv_linear").weight.chunk(3)
+    return [Linear(query, module.q_bias.flatten()), Linear(key), Linear(value, module.v_bias.flatten())]
 
 
 def _why_not(module: Any) -> str | None:
@@ -313,9 +230,9 @@ FAMILY = Family(
     "LayoutLMv2 and v3",
     {
         "layoutlmv2.LayoutLMv2SelfAttention": LayoutLMv2Mixin,
-        "layoutlmv2.LayoutLMv2Encoder": EncoderV2Mixin,
+        "layoutlmv2.LayoutLMv2Encoder": EncoderMixin,
         "layoutlmv3.LayoutLMv3SelfAttention": LayoutLMv3Mixin,
-        "layoutlmv3.LayoutLMv3Encoder": EncoderV3Mixin,
+        "layoutlmv3.LayoutLMv3Encoder": EncoderMixin,
     },
     _why_not,
     convert,

@@ -15,9 +15,10 @@ from typing import Any
 
 from torch import Tensor
 
-from relgraph.interop.transformers.common import attend, refuse, rows_of, split_heads, version
+from relgraph.interop.transformers.common import rows_of, shared_table
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
+from relgraph.interop.transformers.layers import layer_of, needs_model, plain_rows
+from relgraph.interop.transformers.self_attention import HEAD_MASK, ByArgumentMixin
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
 
@@ -25,37 +26,16 @@ LABELER = BucketedDistance()
 """The buckets, which the configuration does not change: transformers reads only the number of rows from it."""
 
 
-class MPNetMixin:
-    """The forward of ``MPNetSelfAttention``."""
+class MPNetMixin(ByArgumentMixin):
+    """The forward of ``MPNetSelfAttention``, which gets the table in place of the bias of all pairs."""
 
-    _relgraph_mixin = True
+    _relgraph_arguments = ("attention_mask", *HEAD_MASK, "position_bias", "output_attentions")
 
-    def forward(
-        self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *more: Any, **given: Any
-    ) -> tuple[Tensor, ...]:
-        """Self-attention; ``more`` may be a mask of heads (before transformers 5), the table, and whether weights.
-
-        Returns:
-            The output, and the weights if they are wanted.
-        """
-        names = ("position_bias", "output_attentions")
-        given |= zip(names if version() >= (5, 0) else ("head_mask", *names), more, strict=False)
-        refuse(self, given, "head_mask")
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         table = given.get("position_bias")
-        if table is not None and table.dim() != 2:
-            raise ValueError(
-                f"position_bias must be the table [H, R] of a patched encoder, got shape {list(table.shape)}: patch "
-                "the whole model"
-            )
-        size, length = self.attention_head_size, hidden_states.shape[1]
-        query, key, value = (split_heads(one(hidden_states), size) for one in (self.q, self.k, self.v))
-        labels = None if table is None else LABELER(length)
-        output, weights = attend(
-            self, query, key, value, labels, mask=attention_mask, dropout=self.dropout.p, scale=size**-0.5,
-            need_weights=bool(given.get("output_attentions")), bias_table=table,
-        )  # fmt: skip
-        output = self.o(output)
-        return (output,) if weights is None else (output, weights)
+        if table is None:
+            return {}
+        return {"labels": LABELER(states.shape[1]), "bias_table": shared_table(table, "[H, R]")}
 
 
 class EncoderMixin:
@@ -78,12 +58,7 @@ class EncoderMixin:
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
     rows = plain_rows(needs_model(module, encoder, "its encoder"), "relative_attention_bias")
-    inputs = [linear_of(module, name) for name in ("q", "k", "v")]
-    tables = {"bias": rows[: LABELER.num_labels].t()}
-    layer = layer_of(
-        inputs, linear_of(module, "o"), tables, LABELER, heads=module.num_attention_heads, dropout=module.dropout.p
-    )
-    return layer, LABELER
+    return layer_of(module, {"bias": rows[: LABELER.num_labels].t()}, LABELER), LABELER
 
 
 FAMILY = Family(

@@ -37,7 +37,7 @@ class Patched:
 
 
 @dataclass(frozen=True)
-class Left:
+class Unpatched:
     """An attention module that stays unpatched.
 
     Attributes:
@@ -57,7 +57,7 @@ class Report:
 
     Args:
         patched: the modules that relgraph computes now, each with ``name``, ``kind`` (its class) and ``family``.
-        left: the attention modules that stay unpatched, each with ``name``, ``kind`` and ``why``.
+        unpatched: the attention modules that stay unpatched, each with ``name``, ``kind`` and ``why``.
 
     Example:
         >>> from transformers import LongT5Config, LongT5ForConditionalGeneration
@@ -65,17 +65,17 @@ class Report:
         >>> report = rg.interop.transformers.patch(LongT5ForConditionalGeneration(LongT5Config(**sizes)))
         >>> report.patched[0].name, report.patched[0].kind, report.patched[0].family
         ('decoder.block.0.layer.0.SelfAttention', 'LongT5Attention', 't5')
-        >>> report.left[0].why
+        >>> report.unpatched[0].why
         'relgraph does not support this class'
     """
 
     patched: tuple[Patched, ...]
-    left: tuple[Left, ...]
+    unpatched: tuple[Unpatched, ...]
 
     def __str__(self) -> str:
         """One line for all layers that differ only in their number."""
         lines = [f"patched: {name} ({one.kind}, family {one.family})" for name, one in _by_layers(self.patched)]
-        lines += [f"not patched: {name} ({one.kind}): {one.why}" for name, one in _by_layers(self.left)]
+        lines += [f"not patched: {name} ({one.kind}): {one.why}" for name, one in _by_layers(self.unpatched)]
         return "\n".join(lines)
 
 
@@ -115,16 +115,16 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
     chosen = _chosen(families)
     if impl is not None:
         check.choice("impl", impl, tuple(IMPLEMENTATIONS))
-    found, left = [], []
+    found, unpatched = [], []
     for name, module in _candidates(model):
         mixin, family, why = _looked_up(module, chosen)
         if mixin is None:
-            left.append(Left(name, _own_class(module).__name__, why))
+            unpatched.append(Unpatched(name, _own_class(module).__name__, why))
         else:
             found.append((name, module, mixin, family))
-    found, left = _without_halves(model, found, left)
+    found, unpatched = _without_halves(model, found, unpatched)
     if not found:
-        raise ValueError(_nothing_found(model, chosen, left))
+        raise ValueError(_nothing_found(model, chosen, unpatched))
     for _, module, mixin, _ in found:
         _forget_own_forward(module)
         setattr(module, IMPL, impl)
@@ -133,7 +133,7 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
         if prepare is not None:
             prepare()
     patched = tuple(Patched(name, _own_class(module).__name__, family) for name, module, _, family in found)
-    return Report(patched, tuple(left))
+    return Report(patched, tuple(unpatched))
 
 
 def unpatch(model: nn.Module) -> int:
@@ -212,14 +212,16 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
     return None, "", "relgraph does not support this class"
 
 
-def _without_halves(model: nn.Module, found: list[Any], left: list[Left]) -> tuple[list[Any], list[Left]]:
+def _without_halves(
+    model: nn.Module, found: list[Any], unpatched: list[Unpatched]
+) -> tuple[list[Any], list[Unpatched]]:
     """Patch no attention module of a stack that shares a bias if one of them stays unpatched; keep the model's order.
 
     Raises:
         ValueError: attention modules that share a bias with others outside of the model.
     """
     modules = dict(_modules(model))
-    reasons = {one.name: one for one in left}
+    reasons = {one.name: one for one in unpatched}
     for family in all_families().values():
         if not family.whole:
             continue
@@ -239,15 +241,18 @@ def _without_halves(model: nn.Module, found: list[Any], left: list[Left]) -> tup
             for name in sharing if others else ():
                 if name in inside:
                     why = f"its stack shares one bias with {others[0]}, which is not patched"
-                    reasons[name] = Left(name, _own_class(modules[name]).__name__, why)
+                    reasons[name] = Unpatched(name, _own_class(modules[name]).__name__, why)
     kept = [one for one in found if one[0] not in reasons]
     return kept, [reasons[name] for name in modules if name in reasons]
 
 
-def _nothing_found(model: nn.Module, chosen: dict[str, Family], left: list[Left]) -> str:
+def _nothing_found(model: nn.Module, chosen: dict[str, Family], unpatched: list[Unpatched]) -> str:
     """The message about a model without any module to patch."""
     supported = "; ".join(f"{family.name} ({family.models})" for family in chosen.values())
-    seen = "; ".join(f"{name or 'itself'} ({one.kind}): {one.why}" for name, one in _by_layers(left)) or "no attention"
+    seen = (
+        "; ".join(f"{name or 'itself'} ({one.kind}): {one.why}" for name, one in _by_layers(unpatched))
+        or "no attention"
+    )
     return f"model has no attention that can be patched, got {type(model).__name__} with {seen}. Supported: {supported}"
 
 

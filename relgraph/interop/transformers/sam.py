@@ -23,84 +23,53 @@ from relgraph.labelers import GridColumns, GridRows, Labeler
 from relgraph.nn import RelationAttention
 
 
-class SamMixin:
-    """The forward of ``SamVisionAttention`` and of its copies."""
-
-    _relgraph_mixin = True
-
-    def forward(
-        self: Any, hidden_states: Tensor, output_attentions: bool | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention over a grid, ``[B, height, width, E]``.
-
-        Returns:
-            The output, and the weights ``[B · H, N, N]`` if they are asked for.
-        """
-        need_weights = bool(output_attentions) or is_recorded(self)
-        output, weights = _attended(self, hidden_states, self.num_attention_heads, self.dropout, need_weights)
-        return output, None if weights is None else weights.flatten(0, 1)
-
-
-class SamSdpaMixin:
-    """The forward of ``SamVisionSdpaAttention``, which drops no weights and returns none unless it is asked to."""
-
-    _relgraph_mixin = True
-
-    def forward(
-        self: Any, hidden_states: Tensor, output_attentions: bool | None = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention over a grid, ``[B, height, width, E]``.
-
-        Returns:
-            The output, and the weights ``[B · H, N, N]`` if they are asked for.
-        """
-        need_weights = bool(output_attentions) or is_recorded(self)
-        output, weights = _attended(self, hidden_states, self.num_attention_heads, 0.0, need_weights)
-        return output, None if weights is None else weights.flatten(0, 1)
-
-
-class VitDetMixin:
-    """The forward of ``VitDetAttention``."""
-
-    _relgraph_mixin = True
-
-    def forward(self: Any, hidden_state: Tensor, output_attentions: bool = False) -> tuple[Tensor, ...]:
-        """Attention over a grid, ``[B, height, width, E]``.
-
-        Returns:
-            The output, and the weights ``[B, H, N, N]`` if they are asked for.
-        """
-        output, weights = _attended(self, hidden_state, self.num_heads, 0.0, wants_weights(self, locals()))
-        return (output,) if weights is None else (output, weights)
-
-
 class SegGptMixin:
     """The forward of ``SegGptAttention``."""
 
     _relgraph_mixin = True
 
-    def forward(self: Any, hidden_states: Tensor, output_attentions: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(self: Any, hidden_states: Tensor, output_attentions: bool | None = False) -> tuple[Any, ...]:
         """Attention over a grid, ``[B, height, width, E]``.
 
         Returns:
             The output, and the weights ``[B, H, N, N]`` if they are asked for.
         """
-        return _attended(self, hidden_states, self.num_attention_heads, 0.0, bool(output_attentions))
+        return self._relgraph_attended(hidden_states, bool(output_attentions))
+
+    def _relgraph_attended(self: Any, states: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        height, width = states.shape[1:3]
+        # [B, height, width, 3 · H · D] as three tensors [B, H, N, D]
+        parts = self.qkv(states).flatten(1, 2).unflatten(-1, (3, _heads(self), -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        labels = labels_of_grid(_labeler(height, width), height, width, states.device)
+        output, weights = attend(
+            self, query, key, value, labels, mask=None, dropout=_dropout(self), scale=self.scale,
+            need_weights=need_weights, key_table=_tables(self, height, width),
+        )  # fmt: skip
+        return self.proj(output.unflatten(1, (height, width))), weights
 
 
-def _attended(
-    module: Any, states: Tensor, heads: int, dropout: float, need_weights: bool
-) -> tuple[Tensor, Tensor | None]:
-    """The output ``[B, height, width, E]`` and, if they are wanted, the weights ``[B, H, N, N]``."""
-    height, width = states.shape[1:3]
-    # [B, height, width, 3 · H · D] as three tensors [B, H, N, D]
-    query, key, value = module.qkv(states).flatten(1, 2).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-    labels = labels_of_grid(_labeler(height, width), height, width, states.device)
-    output, weights = attend(
-        module, query, key, value, labels, mask=None, dropout=dropout, scale=module.scale, need_weights=need_weights,
-        key_table=_tables(module, height, width),
-    )  # fmt: skip
-    return module.proj(output.unflatten(1, (height, width))), weights
+class SamMixin(SegGptMixin):
+    """The forward of ``SamVisionAttention``, of its SDPA variant and of their copies; weights are ``[B · H, N, N]``."""
+
+    def forward(self: Any, hidden_states: Tensor, output_attentions: bool | None = None) -> tuple[Any, ...]:
+        """Attention over a grid."""
+        output, weights = self._relgraph_attended(hidden_states, bool(output_attentions) or is_recorded(self))
+        return output, None if weights is None else weights.flatten(0, 1)
+
+
+class VitDetMixin(SegGptMixin):
+    """The forward of ``VitDetAttention``."""
+
+    def forward(self: Any, hidden_state: Tensor, output_attentions: bool | None = False) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]  # their name
+        """Attention over a grid."""
+        need_weights = wants_weights(self, {"output_attentions": output_attentions})
+        output, weights = self._relgraph_attended(hidden_state, need_weights)
+        return (output,) if weights is None else (output, weights)
+
+
+def _heads(module: Any) -> int:
+    return module.num_heads if hasattr(module, "num_heads") else module.num_attention_heads
 
 
 def _labeler(height: int, width: int) -> Labeler:
@@ -119,14 +88,13 @@ def _tables(module: Any, height: int, width: int) -> tuple[Tensor, Tensor]:
 
 def convert(module: Any) -> tuple[RelationAttention, Labeler]:
     """A layer for the grid that the tables were made for; see :func:`relgraph.interop.transformers.convert`."""
-    weight, bias = linear_of(module, "qkv")
-    biases = (None, None, None) if bias is None else bias.chunk(3)
-    heads = module.num_heads if hasattr(module, "num_heads") else module.num_attention_heads
     height, width = (len(table) // 2 + 1 for table in (module.rel_pos_h, module.rel_pos_w))
     labeler = _labeler(height, width)
+    inputs = linear_of(module, "qkv").chunk(3)
+    tables = {"key": _tables(module, height, width)}
     layer = layer_of(
-        list(zip(weight.chunk(3), biases, strict=True)), linear_of(module, "proj"),
-        {"key": _tables(module, height, width)}, labeler, heads=heads, dropout=_dropout(module),
+        module, tables, labeler, inputs=inputs, output="proj", dropout=_dropout(module),
+        head_dim=module.rel_pos_h.shape[1],
     )  # fmt: skip
     return layer, labeler
 
@@ -150,8 +118,6 @@ _KINDS = (
     "pp_formulanet.PPFormulaNetVisionAttention",
     "deepseek_ocr2.DeepseekOcr2SamVisionAttention",
     "unlimited_ocr.UnlimitedOcrSamVisionAttention",
-)
-_SDPA_KINDS = (
     "sam.SamVisionSdpaAttention",
     "sam_hq.SamHQVisionSdpaAttention",
     "deepseek_ocr2.DeepseekOcr2SamVisionSdpaAttention",
@@ -162,7 +128,6 @@ FAMILY = Family(
     "SAM, SAM-HQ, ViTDet, SegGPT, the vision encoders of GOT-OCR2, SLANeXt, PP-FormulaNet, DeepSeek-OCR2",
     {
         **dict.fromkeys(_KINDS, SamMixin),
-        **dict.fromkeys(_SDPA_KINDS, SamSdpaMixin),
         "vitdet.VitDetAttention": VitDetMixin,
         "seggpt.SegGptAttention": SegGptMixin,
     },

@@ -18,15 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from relgraph.arguments import check
-from relgraph.interop.transformers.common import (
-    attend,
-    refuse,
-    rows_of,
-    split_heads,
-    wants_weights,
-)
+from relgraph.interop.transformers.common import attend, rows_of, shared_table, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
+from relgraph.interop.transformers.self_attention import SelfAttentionMixin
 from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler, Labeler
 from relgraph.labels import UNLABELED, DenseLabels, Labels
 from relgraph.nn import RelationAttention
@@ -103,30 +98,14 @@ class BlockDistance(Labeler):
         return ClippedDistance(self.size - 1)
 
 
-class VitsMixin:
-    """The forward of ``VitsAttention``."""
+class VitsMixin(SelfAttentionMixin):
+    """The forward of ``VitsAttention``; like the model's own it does not read ``key_value_states``."""
 
-    _relgraph_mixin = True
+    _relgraph_arguments = ("key_value_states", "attention_mask")
 
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        key_value_states: Tensor | None = None,  # noqa: ARG002
-        attention_mask: Tensor | None = None,
-        **given: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention; like the model's own forward it does not read ``key_value_states``.
-
-        Returns:
-            The output, and the weights or None.
-        """
-        refuse(self, given, "layer_head_mask")
-        length = hidden_states.shape[1]
-        output, weights = _self_attention(
-            self, hidden_states, attention_mask, WindowDistance(self.window_size)(length),
-            wants_weights(self, given), key_table=self.emb_rel_k[0], value_table=self.emb_rel_v[0],
-        )  # fmt: skip
-        return self.out_proj(output), weights
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        labels = WindowDistance(self.window_size)(states.shape[1])
+        return {"labels": labels, "key_table": self.emb_rel_k[0], "value_table": self.emb_rel_v[0]}
 
 
 class SpeechT5PositionsMixin:
@@ -140,45 +119,23 @@ class SpeechT5PositionsMixin:
         return speecht5_labeler(rows.shape[0]).rows_from(rows, "query-key")
 
 
-class SpeechT5Mixin:
-    """The forward of ``SpeechT5Attention`` in an encoder."""
+class SpeechT5Mixin(SelfAttentionMixin):
+    """The forward of ``SpeechT5Attention`` in an encoder; ``position_bias`` is the table ``[R, D]`` of the encoder."""
 
-    _relgraph_mixin = True
+    _relgraph_arguments = ("key_value_states", "past_key_values", "attention_mask")
 
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        key_value_states: Tensor | None = None,
-        past_key_values: Any = None,
-        attention_mask: Tensor | None = None,
-        *,
-        position_bias: Tensor | None = None,
-        **given: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention; ``position_bias`` is the table ``[R, D]`` of the encoder.
-
-        Returns:
-            The output, and the weights or None.
-        """
-        refuse(self, given, "layer_head_mask")
-        for name, value in (("key_value_states", key_value_states), ("past_key_values", past_key_values)):
-            if value is not None:
+    def _relgraph_terms(self, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        for name in ("key_value_states", "past_key_values"):
+            if given.get(name) is not None:
+                kind = type(given[name]).__name__
                 raise NotImplementedError(
-                    f"{name} must be None in the patched SpeechT5Attention of an encoder, got {type(value).__name__}"
+                    f"{name} must be None in the patched SpeechT5Attention of an encoder, got {kind}"
                 )
-        labels, length = None, hidden_states.shape[1]
-        if position_bias is not None:
-            if position_bias.dim() != 2:
-                shape = list(position_bias.shape)
-                raise ValueError(
-                    f"position_bias must be the table [R, D] of a patched encoder, got shape {shape}: all layers of an "
-                    "encoder share it, so patch the whole encoder"
-                )
-            labels = speecht5_labeler(position_bias.shape[0])(length)
-        output, weights = _self_attention(
-            self, hidden_states, attention_mask, labels, wants_weights(self, given), key_table=position_bias
-        )
-        return self.out_proj(output), weights
+        table = given.get("position_bias")
+        if table is None:
+            return {}
+        labels = speecht5_labeler(shared_table(table, "[R, D]").shape[0])(states.shape[1])
+        return {"labels": labels, "key_table": table}
 
 
 def speecht5_labeler(rows: int) -> ClippedDistance:
@@ -186,43 +143,31 @@ def speecht5_labeler(rows: int) -> ClippedDistance:
     return ClippedDistance((rows // 2 - 1, rows // 2))
 
 
-class WavLMMixin:
+class WavLMMixin(SelfAttentionMixin):
     """The forward of ``WavLMAttention``.
 
-    The first layer hands its table ``[H, R]`` to the others in place of the bias of all pairs.
+    The first layer hands its table ``[H, R]`` to the others in place of the bias of all pairs. As in transformers, the
+    weights are their mean over the heads, once for each head.
     """
 
-    _relgraph_mixin = True
+    _relgraph_arguments = ("attention_mask", "position_bias")
 
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        position_bias: Tensor | None = None,
-        **given: Any,
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        table, mask = given.get("position_bias"), given.get("attention_mask")
+        table = rows_of(self.rel_attn_embed).t() if table is None else shared_table(table, "[H, R]")
+        given["position_bias"] = table
+        return {
+            "labels": wavlm_labeler(self)(states.shape[1]),
+            "mask": None if mask is None else mask.eq(1)[:, None, None, :],
+            "row_scores": _gate(self, states) * table[:, None],
+        }
+
+    def _relgraph_answer(
+        self: Any, output: Tensor, weights: Tensor | None, given: dict[str, Any]
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Self-attention.
-
-        Returns:
-            The output; the mean of the weights over the heads, once for each head (what the model gives), or None; and
-            the table ``[H, R]``.
-        """
-        if position_bias is not None and position_bias.dim() != 2:
-            shape = list(position_bias.shape)
-            raise ValueError(
-                f"position_bias must be the table [H, R] of a patched layer, got shape {shape}: all layers share one "
-                "bias, so patch all of them"
-            )
-        table = rows_of(self.rel_attn_embed).t() if position_bias is None else position_bias
-        length = hidden_states.shape[1]
-        mask = None if attention_mask is None else attention_mask.eq(1)[:, None, None, :]
-        output, weights = _self_attention(
-            self, hidden_states, mask, wavlm_labeler(self)(length),
-            wants_weights(self, given), row_scores=_gate(self, hidden_states) * table[:, None],
-        )  # fmt: skip
         if weights is not None:
             weights = weights.mean(1, keepdim=True).expand(-1, self.num_heads, -1, -1)
-        return self.out_proj(output), weights, table
+        return output, weights, given["position_bias"]
 
 
 def wavlm_labeler(module: Any) -> BucketedDistance:
@@ -279,55 +224,27 @@ def _rows_of_block(module: Any, length: int) -> Tensor:
     return ClippedDistance(length - 1).rows_from(rows, "query-key")
 
 
-def _self_attention(
-    module: Any, states: Tensor, mask: Tensor | None, labels: Any, need_weights: bool, **terms: Any
-) -> tuple[Tensor, Tensor | None]:
-    """Attention of states to themselves by projections of the usual names: ``[B, N, E]``, and the weights or None."""
-    size = module.head_dim
-    return attend(
-        module,
-        split_heads(module.q_proj(states), size),
-        split_heads(module.k_proj(states), size),
-        split_heads(module.v_proj(states), size),
-        labels,
-        mask=mask,
-        dropout=module.dropout,
-        scale=module.scaling,
-        need_weights=need_weights,
-        **terms,
-    )
-
-
 def convert_vits(module: Any) -> tuple[RelationAttention, WindowDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
     tables = {"key": module.emb_rel_k[0], "value": module.emb_rel_v[0]}
     labeler = WindowDistance(module.window_size)
-    return _converted(module, tables, labeler), labeler
+    return layer_of(module, tables, labeler), labeler
 
 
 def convert_speecht5(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
     """A layer with the weights of a module and its encoder's table; see the public function."""
     rows = plain_rows(needs_model(module, encoder, "its encoder").embed_positions, "pe_k")
     labeler = speecht5_labeler(rows.shape[0])
-    return _converted(module, {"key": labeler.rows_from(rows, "query-key")}, labeler), labeler
-
-
-def _converted(module: Any, tables: dict[str, Tensor], labeler: Labeler) -> RelationAttention:
-    """A layer with these tables and with projections of the usual names."""
-    inputs = [linear_of(module, name) for name in ("q_proj", "k_proj", "v_proj")]
-    output = linear_of(module, "out_proj")
-    return layer_of(inputs, output, tables, labeler, heads=module.num_heads, dropout=module.dropout)
+    return layer_of(module, {"key": labeler.rows_from(rows, "query-key")}, labeler), labeler
 
 
 def convert_granite(module: Any) -> tuple[RelationAttention, BlockDistance]:
     """A layer with the weights of a module, for states that are normalized; see the public function."""
     labeler = BlockDistance(module.context_size)
-    query, both = linear_of(module, "to_q"), linear_of(module, "to_kv")
-    inputs = [query, *((weight, None) for weight in both[0].chunk(2))]
+    inputs = [linear_of(module, "to_q"), *linear_of(module, "to_kv").chunk(2)]
     plain_rows(module, "rel_pos_emb")  # with an adapter its weight would not be all of it
     tables = {"key": _rows_of_block(module, module.context_size)}
-    layer = layer_of(inputs, linear_of(module, "to_out"), tables, labeler, heads=module.num_heads, dropout=0.0)
-    return layer, labeler
+    return layer_of(module, tables, labeler, inputs=inputs, output="to_out", dropout=0.0), labeler
 
 
 def _no_window(module: nn.Module) -> str | None:

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
+from relgraph.interop.transformers.common import version
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.grids import dropout_of, labels_of_grid, projections_of
+from relgraph.interop.transformers.grids import labels_of_grid
 from relgraph.interop.transformers.layers import layer_of
+from relgraph.interop.transformers.self_attention import HEAD_MASK, ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
 from relgraph.nn import RelationAttention
 
@@ -34,96 +35,36 @@ LARGEST_SCALE = math.log(100.0)
 """The bound of Swin v2 on the logarithm of its learned factors."""
 
 
-class SwinSelfMixin:
+class SwinMixin(SelfAttentionMixin):
+    """The forward of ``SwinAttention`` from 5.0 on: attention within windows, ``[B · W, N, E]``."""
+
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        holder = self.relative_position_bias
+        return _terms(states, given.get("attention_mask"), _table_of(holder), holder.window_size)
+
+
+class SwinSelfMixin(ByArgumentMixin):
     """The forward of ``SwinSelfAttention`` and of its copies."""
 
-    _relgraph_mixin = True
+    _relgraph_arguments = ("attention_mask", *HEAD_MASK, "output_attentions")
 
-    def forward(
-        self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *more: Any, **given: Any
-    ) -> tuple[Tensor, ...]:
-        """Attention within windows, ``[B · W, N, E]``.
-
-        Returns:
-            The output before the last projection, and the weights ``[B · W, H, N, N]`` if they are asked for.
-        """
-        need_weights = _needs_weights(self, more, given)
-        size = self.attention_head_size
-        output, weights = _attended(
-            self,
-            *(split_heads(project(hidden_states), size) for project in (self.query, self.key, self.value)),
-            table=self.relative_position_bias_table,
-            window=self.window_size,
-            mask=attention_mask,
-            dropout=self.dropout.p,
-            scale=size**-0.5,
-            need_weights=need_weights,
-        )
-        return (output,) if weights is None else (output, weights)
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        return _terms(states, given.get("attention_mask"), self.relative_position_bias_table, self.window_size)
 
 
-class SwinMixin:
-    """The forward of ``SwinAttention`` from 5.0 on."""
-
-    _relgraph_mixin = True
-
-    def forward(
-        self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, **given: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention within windows, ``[B · W, N, E]``.
-
-        Returns:
-            The output, and the weights ``[B · W, H, N, N]`` or None.
-        """
-        output, weights = _attended(
-            self,
-            *(
-                split_heads(project(hidden_states), self.head_dim)
-                for project in (self.q_proj, self.k_proj, self.v_proj)
-            ),
-            table=_table_of(self.relative_position_bias),
-            window=self.relative_position_bias.window_size,
-            mask=attention_mask,
-            dropout=self.attention_dropout,
-            scale=self.scaling,
-            need_weights=wants_weights(self, given),
-        )
-        return self.o_proj(output), weights
-
-
-class Swinv2SelfMixin:
+class Swinv2SelfMixin(SwinSelfMixin):
     """The forward of ``Swinv2SelfAttention`` and of its copy."""
 
-    _relgraph_mixin = True
-
-    def forward(
-        self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *more: Any, **given: Any
-    ) -> tuple[Tensor, ...]:
-        """Attention within windows, ``[B · W, N, E]``.
-
-        Returns:
-            The output before the last projection, and the weights ``[B · W, H, N, N]`` if they are asked for.
-        """
-        need_weights = _needs_weights(self, more, given)
-        query, key, value = (
-            split_heads(project(hidden_states), self.attention_head_size)
-            for project in (self.query, self.key, self.value)
-        )
-        factors = self.logit_scale.clamp(max=LARGEST_SCALE).exp()  # [H, 1, 1]
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        mask = given.get("attention_mask")
         rows = self.continuous_position_bias_mlp(self.relative_coords_table).flatten(0, -2)
-        output, weights = _attended(
-            self,
-            functional.normalize(query, dim=-1) * factors,
-            functional.normalize(key, dim=-1),
-            value,
-            table=16 * torch.sigmoid(rows),
-            window=self.window_size,
-            mask=None if attention_mask is None else 2 * attention_mask,
-            dropout=self.dropout.p,
-            scale=1.0,
-            need_weights=need_weights,
-        )
-        return (output,) if weights is None else (output, weights)
+        mask = None if mask is None else 2 * mask
+        return _terms(states, mask, 16 * torch.sigmoid(rows), self.window_size) | {"scale": 1.0}
+
+    def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
+        query, key, value = super()._relgraph_heads(states, given)
+        factors = self.logit_scale.clamp(max=LARGEST_SCALE).exp()  # [H, 1, 1]
+        return [functional.normalize(query, dim=-1) * factors, functional.normalize(key, dim=-1), value]
 
 
 def _table_of(holder: Any) -> Tensor:
@@ -137,55 +78,27 @@ def _table_of(holder: Any) -> Tensor:
     return rows
 
 
-def _needs_weights(module: Any, more: tuple[Any, ...], given: dict[str, Any]) -> bool:
-    """Whether weights are wanted by arguments after the mask, which may be given by position."""
-    names = ("head_mask", "output_attentions") if BEFORE_FIVE else ("output_attentions",)
-    given = given | dict(zip(names, more, strict=False))
-    refuse(module, given, "head_mask")
-    return bool(given.get("output_attentions"))
-
-
-def _attended(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    table: Tensor,
-    window: tuple[int, int],
-    mask: Tensor | None,
-    dropout: float,
-    scale: float,
-    need_weights: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """The output ``[B · W, N, E]`` and, if they are wanted, the weights.
+def _terms(states: Tensor, mask: Tensor | None, table: Tensor, window: tuple[int, int]) -> dict[str, Any]:
+    """The arguments of attention.
 
     Args:
-        module: the patched module.
-        query: ``[B · W, H, N, D]``, like keys and values.
-        key: keys.
-        value: values.
+        states: ``[B · W, N, E]``.
+        mask: added to the scores, ``[W, N, N]``, the same for every image.
         table: ``[R, H]``, by query minus key.
         window: how many rows and columns of cells a window has.
-        mask: added to the scores, ``[W, N, N]``, the same for every image.
-        dropout: the probability of the module.
-        scale: factor on products.
-        need_weights: whether to return the weights too.
     """
     height, width = window
-    if query.shape[2] != height * width:
+    if states.shape[1] != height * width:
         raise ValueError(
             f"hidden_states must have {height * width} positions, those of a window {height} × {width}, "
-            f"got {query.shape[2]}: the image has fewer cells than a window"
+            f"got {states.shape[1]}: the image has fewer cells than a window"
         )
     labeler = Grid((height - 1, width - 1))
     if mask is not None:
-        images = query.shape[0] // mask.shape[0]
+        images = states.shape[0] // mask.shape[0]
         mask = mask.expand(images, *mask.shape).flatten(0, 1)[:, None]
-    return attend(
-        module, query, key, value, labels_of_grid(labeler, height, width, query.device), mask=mask, dropout=dropout,
-        scale=scale, need_weights=need_weights, bias_table=labeler.rows_from(table, "query-key").t(),
-    )  # fmt: skip
+    labels = labels_of_grid(labeler, height, width, states.device)
+    return {"labels": labels, "mask": mask, "bias_table": labeler.rows_from(table, "query-key").t()}
 
 
 def convert(module: Any) -> tuple[RelationAttention, Grid]:
@@ -194,10 +107,7 @@ def convert(module: Any) -> tuple[RelationAttention, Grid]:
     height, width = holder.window_size
     labeler = Grid((height - 1, width - 1), beyond="error")
     table = labeler.rows_from(holder.relative_position_bias_table, "query-key").t()
-    layer = layer_of(
-        *projections_of(module), {"bias": table}, labeler, heads=module.num_attention_heads, dropout=dropout_of(module)
-    )
-    return layer, labeler
+    return layer_of(module, {"bias": table}, labeler), labeler
 
 
 _NO_LAYER = "it compares the directions of queries and keys, and a network computes its biases"

@@ -22,14 +22,18 @@ from relgraph.interop.transformers.common import (
     made_once,
     refuse,
     rows_of,
+    shared_table,
     split_heads,
     version,
     wants_weights,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
+from relgraph.interop.transformers.layers import layer_of, needs_model, plain_rows
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
+
+PIX2STRUCT = ("query", "key", "value", "output")
+"""The projections of queries, keys, values and outputs in Pix2Struct."""
 
 ASKED = "_relgraph_asked"
 """The attribute of a patched ``UMT5Attention`` that says whether its block wants weights."""
@@ -68,40 +72,19 @@ class T5Mixin:
             The output, the table ``[H, R]`` in place of a position bias (None for attention over other states), and
             the weights or None.
         """
-        if "layer_head_mask" in given:
-            refuse(self, given, "layer_head_mask")
         need_weights = wants_weights(self, given)
-        cross = key_value_states is not None
-        *inputs, to_output = _projections(self)
-        query, key, value, offset = _projected(
-            self, inputs, hidden_states, key_value_states, past_key_values, given.get("cache_position")
+        output, table, weights = _attended(
+            self, hidden_states, key_value_states, past_key_values, mask, given, need_weights, position_bias
         )
-        table = None if cross else _table(self, position_bias)
-        labels = (
-            None
-            if table is None
-            else made_once(self, "labeler", labeler_of)(query.shape[2], key.shape[2], q_offset=offset)
-        )
-        output, weights = attend(
-            self, query, key, value, labels, mask=mask, dropout=self.dropout, scale=1.0, need_weights=need_weights,
-            bias_table=table,
-        )  # fmt: skip
-        output = to_output(output)
-        if version() >= (5, 0):
+        if need_weights or version() >= (5, 0):
             return output, table, weights
-        return (output, table, weights) if need_weights else (output, table)
+        return output, table
 
 
-class UMT5Mixin:
+class UMT5Mixin(T5Mixin):
     """The forward of ``UMT5Attention``, which has its own table."""
 
-    _relgraph_mixin = True
-
-    def _relgraph_prepare(self) -> None:
-        """Make everything that a recorded graph may not wait for."""
-        made_once(self, "labeler", labeler_of)
-
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # other names
         self: Any,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor | None = None,
@@ -114,21 +97,11 @@ class UMT5Mixin:
         Returns:
             The output, and the weights or None.
         """
-        if "layer_head_mask" in given:
-            refuse(self, given, "layer_head_mask")
-        *inputs, to_output = _projections(self)
-        query, key, value, offset = _projected(
-            self, inputs, hidden_states, encoder_hidden_states, past_key_values, given.get("cache_position")
+        need_weights = wants_weights(self, given) or self.__dict__.get(ASKED, False)
+        output, _, weights = _attended(
+            self, hidden_states, encoder_hidden_states, past_key_values, attention_mask, given, need_weights
         )
-        table = labels = None
-        if self.has_relative_attention_bias:
-            table = rows_of(self.relative_attention_bias).t()
-            labels = made_once(self, "labeler", labeler_of)(query.shape[2], key.shape[2], q_offset=offset)
-        output, weights = attend(
-            self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=1.0,
-            need_weights=wants_weights(self, given) or self.__dict__.get(ASKED, False), bias_table=table,
-        )  # fmt: skip
-        return to_output(output), weights
+        return output, weights
 
 
 class UMT5BlockMixin:
@@ -148,25 +121,38 @@ class UMT5BlockMixin:
         return super().forward(*args, **given)  # type: ignore[misc]  # of the class of transformers
 
 
-def _names(module: Any) -> tuple[str, str, str, str]:
-    """The names of a module's projections of queries, keys, values and outputs."""
-    return ("q", "k", "v", "o") if "q" in module._modules else ("query", "key", "value", "output")
-
-
-def _projections(module: Any) -> list[Any]:
-    return [*map(module._modules.__getitem__, _names(module))]
+def _attended(
+    module: Any,
+    states: Tensor,
+    others: Tensor | None,
+    cache: Any,
+    mask: Tensor | None,
+    given: dict[str, Any],
+    need_weights: bool,
+    position_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The output, the table if there is one, and the weights if they are wanted."""
+    if "layer_head_mask" in given:
+        refuse(module, given, "layer_head_mask")
+    parts = module._modules
+    *inputs, to_output = map(parts.__getitem__, ("q", "k", "v", "o") if "q" in parts else PIX2STRUCT)
+    query, key, value, offset = _projected(module, inputs, states, others, cache, given.get("cache_position"))
+    table = labels = None
+    if others is None:
+        table = _table(module, position_bias)
+    if table is not None:
+        labels = made_once(module, "labeler", labeler_of)(query.shape[2], key.shape[2], q_offset=offset)
+    output, weights = attend(
+        module, query, key, value, labels, mask=mask, dropout=module.dropout, scale=1.0, need_weights=need_weights,
+        bias_table=table,
+    )  # fmt: skip
+    return to_output(output), table, weights
 
 
 def _table(module: Any, given: Tensor | None) -> Tensor | None:
     """The table ``[H, R]``: that of the first layer, if this is not the first."""
     if given is not None:
-        if given.dim() != 2:
-            shape = list(given.shape)
-            raise ValueError(
-                f"position_bias must be the table [H, R] of a patched layer, got shape {shape}: all layers of a stack "
-                "share one bias, so patch all of them"
-            )
-        return given
+        return shared_table(given, "[H, R]")
     return rows_of(module._modules["relative_attention_bias"]).t() if module.has_relative_attention_bias else None
 
 
@@ -205,13 +191,8 @@ def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistanc
     if not module.has_relative_attention_bias:
         holder = _first_of(needs_model(module, stack, "the first layer of its stack, if it is self-attention"), module)
     labeler = labeler_of(holder)
-    *names, output = _names(module)
-    inputs = [linear_of(module, name) for name in names]
     tables = {"bias": plain_rows(holder, "relative_attention_bias").t()}
-    layer = layer_of(
-        inputs, linear_of(module, output), tables, labeler, heads=module.n_heads, dropout=module.dropout, scale=1.0
-    )
-    return layer, labeler
+    return layer_of(module, tables, labeler, scale=1.0), labeler
 
 
 def _first_of(stack: Any, module: Any) -> Any:

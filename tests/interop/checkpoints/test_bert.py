@@ -78,25 +78,6 @@ def test_attention(kind, length):
     same_with_gradients(lambda x: layer(x, labels=labeler(length)), lambda x: old_attention(state, "a.", x, kind), x)
 
 
-def test_padding():
-    state = random_state(attention_shapes())
-    layer, labeler = from_bert(state, position_embedding_type="relative_key")
-    padding = torch.arange(6) >= torch.tensor([[6], [4]])
-    x = torch.randn(2, 6, WIDTH, dtype=torch.float64)
-    old = old_attention(state, "", x, "relative_key", padding[:, None, None])
-    same(layer(x, labels=labeler(6), key_padding_mask=padding), old)
-
-
-def test_rows_that_are_not_flipped_would_differ():
-    state = random_state(attention_shapes())
-    layer, labeler = from_bert(state, position_embedding_type="relative_key")
-    x = torch.randn(1, 6, WIDTH, dtype=torch.float64)
-    theirs = old_attention(state, "", x, "relative_key")
-    with torch.no_grad():
-        layer.tables.key.rows.copy_(state["self.distance_embedding.weight"])
-    assert (layer(x, labels=labeler(6)) - theirs).abs().max() > 0.01
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_encoder(kind):
     state = random_state(encoder_shapes(3))
@@ -125,22 +106,6 @@ def test_the_attention_of_an_encoder_needs_its_norm_left_out():
     layer, labeler = from_bert(state, **options, leave_out=["output.LayerNorm.*"])
     x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
     same(layer(x, labels=labeler(5)), old_attention(state, at, x, "relative_key"))
-
-
-def test_a_model_with_cross_attention_is_refused():
-    state = random_state(encoder_shapes(1))
-    state["bert.encoder.layer.0.crossattention.self.query.weight"] = torch.zeros(WIDTH, WIDTH)
-    with pytest.raises(ValueError, match="no place for, got 'layer.0.crossattention.self.query.weight'"):
-        from_bert(state, position_embedding_type="relative_key", prefix="bert.encoder.")
-
-
-def test_absolute_positions_are_refused():
-    state = random_state(encoder_shapes(1))
-    del state["bert.encoder.layer.0.attention.self.distance_embedding.weight"]
-    with pytest.raises(ValueError, match=r"named 'bert.encoder.layer.0.attention.self.distance_embedding.weight', got"):
-        from_bert(state, position_embedding_type="relative_key", prefix="bert.encoder.")
-    with pytest.raises(ValueError, match="position_embedding_type"):
-        from_bert(state, position_embedding_type="absolute", prefix="bert.encoder.")
 
 
 def _theirs(kind, model="Bert"):

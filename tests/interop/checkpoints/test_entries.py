@@ -24,23 +24,9 @@ def state():
     return random_state(shapes())
 
 
-def test_no_mapping():
-    with pytest.raises(TypeError, match="state must be a mapping of names to tensors, got list"):
-        read([torch.zeros(2)])
-    with pytest.raises(TypeError, match="state must have strings as names, got 3"):
-        read({3: torch.zeros(2)})
-
-
 def test_prefix_that_nothing_begins_with(state):
     with pytest.raises(ValueError, match=r"prefix must be what names in state begin with, got 'decoder.'; state has "):
         read(state, prefix="decoder.")
-    with pytest.raises(TypeError, match="prefix must be a string, got int"):
-        read(state, prefix=3)
-
-
-def test_an_empty_state():
-    with pytest.raises(ValueError, match="got ''; state has no tensors"):
-        read({}, prefix="")
 
 
 @pytest.mark.parametrize(
@@ -88,41 +74,16 @@ def test_weights_are_copies_that_learn(state):
     assert torch.equal(state[f"{AT}sdpa.rel_k_embed.weight"], before)
 
 
-def test_names_of_labels_are_kept(state):
-    layer, labeler = read(state)
-    assert layer.tables.key.names == labeler.names
-
-
-def test_dropout(state):
-    assert read(state)[0].dropout == 0.0
-    assert read(state, dropout=0.25)[0].dropout == 0.25
-    with pytest.raises(ValueError, match="dropout"):
-        read(state, dropout=1.5)
-
-
 def test_everything_left_over_is_named(state):
     state |= {f"{AT}extra.{number}": torch.zeros(1) for number in range(11)}
-    with pytest.raises(
-        ValueError, match=r"no place for, got 'extra.0', .*'extra.6' and 3 more; name the tensors to skip in leave_out"
-    ):
+    with pytest.raises(ValueError, match=r"no place for, got 'extra.0', .*'extra.6' and 3 more; name the tensors to"):
         read(state)
     read(state, leave_out=["extra.*"])
 
 
-def test_left_out_tensors_may_be_anything(state):
-    state[f"{AT}count"] = torch.zeros((), dtype=torch.int64)
-    read(state, leave_out=("count",))
-
-
 def test_patterns_that_match_nothing(state):
-    with pytest.raises(
-        ValueError, match=r"leave_out must match names after prefix = .*, got 'norm.\*'; there are 'q_proj"
-    ):
+    with pytest.raises(ValueError, match=r"leave_out must match names after prefix = .*, got 'norm.\*'; there are 'q"):
         read(state, leave_out=["norm.*"])
-    with pytest.raises(TypeError, match="leave_out must be a sequence of patterns, got str"):
-        read(state, leave_out="norm.*")
-    with pytest.raises(TypeError, match="leave_out must hold strings, got 3"):
-        read(state, leave_out=[3])
 
 
 def test_a_weight_that_is_left_out_is_missing(state):
@@ -139,7 +100,5 @@ def test_tables_that_are_no_matrix(state, shape):
 
 def test_heads_that_do_not_divide(state):
     name = f"{AT}sdpa.rel_k_embed.weight"
-    with pytest.raises(
-        ValueError, match=f"heads as wide as the rows of '{name}', 5, .* in '{AT}q_proj.weight', got 12"
-    ):
+    with pytest.raises(ValueError, match=f"heads as wide as the rows of '{name}', 5, .* in '{AT}q_proj.weight', got"):
         read({**state, name: torch.zeros(8, 5, dtype=torch.float64)})

@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 
 import relgraph as rg
 from relgraph.interop.checkpoints import from_fairseq2
-from tests.interop.checkpoints.old import attend, heads_of, joined, random_state, same, same_with_gradients
+from tests.interop.checkpoints.old import attend, heads_of, joined, random_state, same_with_gradients
 
 WIDTH, HEADS, LEFT, RIGHT = 12, 3, 5, 2
 AT = "encoder.layers.0.self_attn."
@@ -47,14 +47,6 @@ def test_attention(length, values, biased):
     same_with_gradients(lambda x: layer(x, labels=labeler(length)), lambda x: old_attention(state, x), x)
 
 
-def test_padding():
-    state = random_state(shapes())
-    layer, labeler = from_fairseq2(state, clip=(LEFT, RIGHT), prefix=AT)
-    padding = torch.arange(9) >= torch.tensor([[9], [5]])
-    x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
-    same(layer(x, labels=labeler(9), key_padding_mask=padding), old_attention(state, x, padding[:, None, None]))
-
-
 def test_clip_must_fit_the_table():
     state = random_state(shapes())
     with pytest.raises(ValueError, match=r"clip must be that of .*rel_k_embed.weight', whose 8 rows"):
@@ -66,13 +58,3 @@ def test_tables_of_different_sizes_are_refused():
     name = f"{AT}sdpa.rel_v_embed.weight"
     with pytest.raises(ValueError, match=rf"must have shape \[8, 4\] as '{name}', got \[7, 4\]"):
         from_fairseq2({**state, name: state[name][:7]}, clip=(LEFT, RIGHT), prefix=AT)
-
-
-def test_another_attention_is_refused():
-    state = random_state(shapes())
-    del state[f"{AT}sdpa.rel_k_embed.weight"]
-    state[f"{AT}sdpa.u_bias"] = torch.zeros(HEADS, 4)
-    with pytest.raises(ValueError, match=f"must have a tensor named '{AT}sdpa.rel_k_embed.weight', got none; .*u_bias"):
-        from_fairseq2(state, clip=(LEFT, RIGHT), prefix=AT)
-    with pytest.raises(ValueError, match="prefix must be that of an attention, with 'q_proj.weight', got 'encoder.'"):
-        from_fairseq2(state, clip=(LEFT, RIGHT), prefix="encoder.")

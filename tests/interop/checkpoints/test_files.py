@@ -65,20 +65,10 @@ def test_a_part_of_a_file(tmp_path):
     same(read(tmp_path / "last.pt", key="model"))
     with pytest.raises(ValueError, match="maps names to tensors, got dict as 'model'; is it within key='model'?"):
         read(tmp_path / "last.pt")
-    with pytest.raises(
-        ValueError, match="key must name a part of the file, got 'state_dict'; it holds 'model', 'step'"
-    ):
+    with pytest.raises(ValueError, match="key must name a part of the file, got 'state_dict'; it holds 'model', 'ste"):
         read(tmp_path / "last.pt", key="state_dict")
     with pytest.raises(ValueError, match="its part 'step' is a state dict, got int"):
         read(tmp_path / "last.pt", key="step")
-
-
-def test_a_file_of_one_tensor(tmp_path):
-    torch.save(torch.ones(2), tmp_path / "one.pt")
-    with pytest.raises(ValueError, match="where the file is a state dict, got Tensor"):
-        read(tmp_path / "one.pt")
-    with pytest.raises(ValueError, match="key must name a part of the file, got 'a'; it holds Tensor"):
-        read(tmp_path / "one.pt", key="a")
 
 
 @pytest.mark.parametrize("save", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, 2))])
@@ -124,12 +114,6 @@ def test_headers_that_lie(tmp_path, header):
         read(tmp_path / "model.npz")
 
 
-def test_names_that_are_no_strings(tmp_path):
-    torch.save({3: torch.ones(2)}, tmp_path / "model.pt")
-    with pytest.raises(ValueError, match="path must be a file where the file has strings as names, got 3"):
-        read(tmp_path / "model.pt")
-
-
 def test_one_array_under_the_name_of_many(tmp_path):
     np.save(tmp_path / "one.npy", np.ones(2))
     (tmp_path / "one.npy").rename(tmp_path / "one.npz")
@@ -141,16 +125,3 @@ def test_one_array_under_the_name_of_many(tmp_path):
 def test_other_suffixes(tmp_path, name):
     with pytest.raises(ValueError, match=r"path must end in one of \.safetensors, \.bin, .*\.npz, got "):
         read(tmp_path / name)
-
-
-def test_bad_arguments(tmp_path):
-    with pytest.raises(FileNotFoundError, match="path must be that of a file, got '/none.pt', which does not exist"):
-        read("/none.pt")
-    with pytest.raises(TypeError, match="path must be a string or a path, got int"):
-        read(3)
-    with pytest.raises(TypeError, match="key must be a string or None, got int"):
-        read(tmp_path / "model.pt", key=3)
-    with pytest.raises(ValueError, match="key must be None for a .npz file, which holds one state dict, got 'a'"):
-        read(tmp_path / "model.npz", key="a")
-    with pytest.raises(FileNotFoundError):
-        read(tmp_path / "model.pt")

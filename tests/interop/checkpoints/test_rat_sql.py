@@ -85,15 +85,6 @@ def test_other_relations_need_a_labeler(rows):
     same(encoder(x), old_encoder(state, 2, x, labeler(9).to_dense()[0][0]))
 
 
-def test_tables_of_keys_and_values_must_agree():
-    state = random_state(shapes(2))
-    name = f"{AT}layers.1.relation_v_emb.weight"
-    with pytest.raises(ValueError, match=rf"must have shape \[51, 4\] as '{name}', got \[50, 4\]"):
-        from_rat_sql({**state, name: state[name][:50]}, prefix=AT)
-    with pytest.raises(ValueError, match=f"must have a tensor named '{name}', got none"):
-        from_rat_sql({other: tensor for other, tensor in state.items() if other != name}, prefix=AT)
-
-
 def test_a_missing_layer_is_named():
     state = {name: x for name, x in random_state(shapes(3)).items() if ".layers.1." not in name}
     with pytest.raises(ValueError, match="must have layers 0 to 1 under .*, which has 2 layers, got none of number 1"):
@@ -102,7 +93,5 @@ def test_a_missing_layer_is_named():
 
 def test_the_pointer_is_not_an_encoder():
     state = {"align_attn.relation_k_emb.weight": torch.zeros(51, WIDTH)}
-    with pytest.raises(
-        ValueError, match=r"prefix must be that of an encoder, with 'layers.0.relation_k_emb.weight', got"
-    ):
+    with pytest.raises(ValueError, match=r"prefix must be that of an encoder, with 'layers.0.relation_k_emb.weight',"):
         from_rat_sql(state, prefix="align_attn.")

@@ -96,15 +96,6 @@ def test_attention(length):
     same_with_gradients(lambda x: layer(x, labels=labeler(length)), lambda x: old_attention(state, at, x), x)
 
 
-def test_padding():
-    state = random_state(attention_shapes(""))
-    layer, labeler = from_tensor2tensor(state)
-    padding = torch.arange(9) >= torch.tensor([[9], [5]])
-    x = random_x(9)
-    old = old_attention(state, "", x, hidden=padding[:, None, None])
-    same(layer(x, labels=labeler(9), key_padding_mask=padding), old)
-
-
 @pytest.mark.parametrize("before", [True, False])
 def test_encoder(before):
     at = "transformer/body/encoder/"
@@ -168,22 +159,11 @@ def test_arrays_and_names_of_tensors():
         from_tensor2tensor({**arrays, "q/kernel": state["q/kernel"]})
 
 
-def test_what_a_model_has_besides():
-    at = "transformer/body/"
-    shapes = stack_shapes(f"{at}encoder/", 1) | stack_shapes(f"{at}decoder/", 1, memory=True)
-    state = random_state(shapes | {f"{at}target_space_embedding/kernel": (32, WIDTH)})
-    with pytest.raises(ValueError, match="a RelationTransformer has no place for, got 'target_space_embedding/kernel'"):
-        from_tensor2tensor(state, prefix=at)
-    from_tensor2tensor(state, prefix=at, leave_out=["target_space_embedding/*"])
-
-
 @pytest.mark.parametrize("kind", ["keys", "values"])
 def test_missing_and_misshapen_tables(kind):
     name = f"{RELATIVE}_{kind}/embeddings"
     state = random_state(attention_shapes(""))
-    with pytest.raises(
-        ValueError, match=f"must have a tensor named '{name}', got none; under that prefix the nearest names are"
-    ):
+    with pytest.raises(ValueError, match=f"must have a tensor named '{name}', got none; under that prefix the neares"):
         from_tensor2tensor({other: tensor for other, tensor in state.items() if other != name})
     with pytest.raises(ValueError, match=f"must have .*'{name}', .*got "):
         from_tensor2tensor({**state, name: state[name].T})
@@ -193,10 +173,3 @@ def test_even_number_of_rows():
     shapes = attention_shapes("") | {f"{RELATIVE}_{kind}/embeddings": (6, HEAD) for kind in ("keys", "values")}
     with pytest.raises(ValueError, match="must have an odd number of rows in .*keys/embeddings', .*, got 6"):
         from_tensor2tensor(random_state(shapes))
-
-
-def test_tables_of_the_later_form_are_refused():
-    state = random_state(attention_shapes("", tables=False))
-    state["dot_product_self_attention_relative_v2/key_rel_embeddings"] = torch.zeros(8, HEAD)
-    with pytest.raises(ValueError, match=f"must have a tensor named '{RELATIVE}_keys/embeddings'"):
-        from_tensor2tensor(state)

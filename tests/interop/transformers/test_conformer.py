@@ -59,7 +59,7 @@ def test_outputs_and_all_gradients(length, kind, attention):
     inputs = features(length) | {"output_hidden_states": True}
     report = judge.assert_parity(model, inputs, keep=inputs["attention_mask"])
     assert len(report.patched) == 2
-    assert not report.left
+    assert not report.unpatched
 
 
 @pytest.mark.parametrize("chunk", [5, 100])
@@ -69,7 +69,7 @@ def test_seamless_v2_with_chunks(length, chunk):
     model = seamless(attention=IMPLEMENTATIONS[-1], speech_encoder_chunk_size=chunk, speech_encoder_left_chunk_num=1)
     report = judge.assert_parity(model, features(length))
     assert len(report.patched) == 2
-    assert {one.why for one in report.left} == {"it has no table: position_embeddings_type is None"}
+    assert {one.why for one in report.unpatched} == {"it has no table: position_embeddings_type is None"}
 
 
 def test_seamless():
@@ -102,12 +102,6 @@ def ctc(**options):
 
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative"])
-def test_training_and_files(kind, tmp_path):
-    judge.assert_same_training(ctc(position_embeddings_type=kind), ctc_inputs())
-    judge.assert_saved_and_loaded(ctc(position_embeddings_type=kind), ctc_inputs(), tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["relative_key", "relative"])
 def test_weights_on_request(kind):
     inputs = features(20) | {"output_attentions": True}
     model = bert(position_embeddings_type=kind)
@@ -115,20 +109,11 @@ def test_weights_on_request(kind):
     assert len(model(**inputs).attentions) == 2
 
 
-def test_gradient_checkpointing():
-    model = ctc()
-    ours.patch(model)
-    inputs = ctc_inputs()
-    wanted = judge.everything(model, inputs, training=True)
-    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
-    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
-
-
 def test_rotary_positions_and_adapters_are_left():
     with pytest.raises(ValueError, match="it has no table: position_embeddings_type is 'rotary'"):
         ours.patch(wave_model("rotary"))
     report = ours.patch(bert(add_adapter=True, use_intermediate_ffn_before_adapter=False, num_adapter_layers=1))
-    assert {one.why for one in report.left} == {"it has no table: position_embeddings_type is None"}
+    assert {one.why for one in report.unpatched} == {"it has no table: position_embeddings_type is None"}
 
 
 def test_a_family_alone():
@@ -145,20 +130,6 @@ def test_no_row_for_each_pair_is_made():
         layer.self_attn.distance_embedding.register_forward_hook(lambda _, args, __: looked_up.append(args[0].shape))
     model(**features(30))
     assert not looked_up
-
-
-@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
-@pytest.mark.parametrize("kind", ["relative_key", "relative"])
-@pytest.mark.slow
-def test_compiled(kind):
-    model = bert(position_embeddings_type=kind).encoder
-    ours.patch(model)
-    torch.compiler.reset()
-    compiled = torch.compile(model, backend="aot_eager")
-    for length in (9, 14) if kind == "relative_key" else (9,):
-        x = torch.randn(2, length, 24, dtype=torch.float64)
-        torch.testing.assert_close(compiled(x).last_hidden_state, model(x).last_hidden_state)
-    torch.compiler.reset()
 
 
 def test_refused():
@@ -220,7 +191,5 @@ def test_transformer_xl_converted_to_layers(length):
 
 
 def test_modules_without_tables_are_not_converted():
-    with pytest.raises(
-        ValueError, match="Wav2Vec2ConformerSelfAttention: it has no table: position_embeddings_type is"
-    ):
+    with pytest.raises(ValueError, match="Wav2Vec2ConformerSelfAttention: it has no table: position_embeddings_type"):
         ours.convert(wave_model("rotary").encoder.layers[0].self_attn)

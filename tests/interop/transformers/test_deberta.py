@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import deberta  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 V2, V1 = "DebertaV2", "Deberta"
@@ -20,20 +17,11 @@ ALLOWED = {V2: judge.EXACT, V1: judge.SINGLE}  # DeBERTa v1's layer norm compute
 def tiny(name=V2, kind="ForMaskedLM", **options):
     config = getattr(transformers, f"{name}Config")
     given = {
-        "vocab_size": 50,
-        "hidden_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "intermediate_size": 32,
-        "max_position_embeddings": 64,
-        "max_relative_positions": 24,
-        "relative_attention": True,
-        "pos_att_type": ["c2p", "p2c"],
-        "position_biased_input": False,
-        "type_vocab_size": 0,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
+        "vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+        "intermediate_size": 32, "max_position_embeddings": 64, "max_relative_positions": 24,
+        "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
+        "type_vocab_size": 0, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
     if name == V2:
         given |= {"position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True}
     return judge.randomized(getattr(transformers, f"{name}{kind}")(config(**given | options))).double()
@@ -71,11 +59,11 @@ OPTIONS = [
 def test_outputs_and_all_gradients(name, options):
     inputs = inputs_of(40) | {"output_hidden_states": True}
     report = compare(tiny(name, **options), name, inputs)
-    assert not report.left
+    assert not report.unpatched
     assert len(report.patched) == 3  # two layers and the encoder
 
 
-@pytest.mark.parametrize("length", [1, 2, 4, 5, 6, 12, 23, 24, 25, 26, 47, 48, 49, 60])
+@pytest.mark.parametrize("length", [1, 2, 5, 6, 24, 25, 48, 49])
 @pytest.mark.parametrize("name", [V2, V1])
 def test_lengths_on_both_sides_of_every_border(name, length):
     compare(tiny(name), name, inputs_of(length))
@@ -103,22 +91,12 @@ def test_one_layer_of_attention_to_the_last_digit(name):
     judge.assert_same(run(None), wanted, judge.EXACT)
 
 
-@pytest.mark.parametrize("length", [30, 130, 511, 600])
+@pytest.mark.parametrize("length", [130, 600])
 def test_published_sizes(length):
     """256 buckets up to 512 positions, and 512 positions one by one."""
     sizes = {"max_position_embeddings": 512, "max_relative_positions": -1, "num_hidden_layers": 1}
     for name, more in ((V2, {"position_buckets": 256}), (V1, {})):
         compare(tiny(name, **sizes, **more), name, inputs_of(length))
-
-
-@pytest.mark.parametrize("name", [V2, V1])
-@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification", "Model"])
-def test_other_heads(name, kind):
-    model = tiny(name, kind)
-    inputs = inputs_of(20)
-    del inputs["labels"]
-    inputs["attention_mask"][:, 0] = 1  # the first token stands for the sequence
-    compare(model, name, inputs)
 
 
 def test_a_mask_of_pairs():
@@ -129,30 +107,6 @@ def test_a_mask_of_pairs():
     judge.assert_parity(model.encoder, inputs)
 
 
-@pytest.mark.parametrize("name", [V2, V1])
-def test_training_and_files(name, tmp_path):
-    judge.assert_same_training(tiny(name), inputs_of(30), allowed=1e-5 if name == V1 else 1e-9)
-    judge.assert_saved_and_loaded(tiny(name), inputs_of(30), tmp_path)
-
-
-@pytest.mark.parametrize("name", [V2, V1])
-def test_weights_on_request(name):
-    inputs = inputs_of(20) | {"output_attentions": True}
-    inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])  # those of padded queries differ
-    compare(tiny(name), name, inputs)
-
-
-@pytest.mark.parametrize("name", [V2, V1])
-def test_gradient_checkpointing(name):
-    model = tiny(name)
-    ours.patch(model)
-    inputs = inputs_of(20)
-    wanted = judge.everything(model, inputs, training=True)
-    # the reentrant kind of old versions cannot go through the layer norm of the embedding once per layer
-    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)({"use_reentrant": False})
-    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
-
-
 def test_queries_of_their_own():
     """The encoder takes ``query_states``, which attend to ``hidden_states``."""
     model = tiny(V2, "Model")
@@ -160,32 +114,6 @@ def test_queries_of_their_own():
     mask = judge.padded(2, 20, 3, 5)
     inputs = {"hidden_states": x, "attention_mask": mask, "query_states": y}
     judge.assert_parity(model.encoder, inputs, keep=mask)
-
-
-@pytest.mark.parametrize("name", [V2, V1])
-def test_nothing_of_size_n_squared_reaches_a_layer(name):
-    model = tiny(name, "Model")
-    ours.patch(model)
-    seen = []
-    model.encoder.layer[1].attention.self.register_forward_pre_hook(
-        lambda _, args, given: seen.extend([*args, *given.values()]), with_kwargs=True
-    )
-    model(torch.randint(1, 50, (2, 300)), attention_mask=judge.padded(2, 300, 3, 5))
-    sizes = [x.numel() for x in seen if isinstance(x, torch.Tensor)]
-    assert len(sizes) == 3  # states, mask and embedding of distances
-    assert max(sizes) == 2 * 300 * 24
-
-
-@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
-@pytest.mark.slow
-def test_compiled():
-    model = tiny(V2, "Model", num_hidden_layers=1)
-    ours.patch(model)
-    torch.compiler.reset()
-    compiled = torch.compile(model, backend="aot_eager")
-    ids = torch.randint(1, 50, (2, 14))
-    torch.testing.assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state, atol=1e-5, rtol=1e-5)
-    torch.compiler.reset()
 
 
 def test_left_as_they_are():
@@ -208,29 +136,10 @@ def test_refused():
         ours.patch(model)
         x, mask = torch.randn(1, 4, 24, dtype=torch.float64), torch.ones(1, 1, 1, 4)
         table = model.deberta.encoder.get_rel_embedding()
-        with pytest.raises(
-            NotImplementedError, match="relative_pos must be None in a patched Disentangled.*got Tensor"
-        ):
+        with pytest.raises(NotImplementedError, match="relative_pos must be None in a patched Disentangled.*got Tens"):
             attention(x, mask, relative_pos=pairs, rel_embeddings=table)
     with pytest.raises(NotImplementedError, match="query_states must be None in a patched .* of DeBERTa v1, got Tens"):
         attention(x, mask, query_states=x, rel_embeddings=table)
-
-
-@pytest.mark.parametrize(("name", "options"), [(V2, {}), (V2, {"position_buckets": -1}), (V1, {})])
-def test_the_labeler_is_what_the_encoder_computes(name, options):
-    encoder = tiny(name, "Model", **options).encoder
-    module = encoder.layer[0].attention.self
-    span = getattr(module, "pos_ebd_size", module.max_relative_positions)
-    theirs = encoder.get_rel_pos(torch.zeros(1, 70, 24))
-    ids = deberta.labeler_of(module)(70).to_dense()[0]
-    assert torch.equal(ids, (theirs + span).clamp(0, 2 * span - 1))
-
-
-def test_copies_stay_patched():
-    model = tiny()
-    ours.patch(model)
-    inputs = inputs_of(20)
-    judge.assert_same(judge.everything(copy.deepcopy(model), inputs), judge.everything(model, inputs), 0.0)
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=lambda x: x if isinstance(x, str) else ",".join(x) or "-")
@@ -252,30 +161,15 @@ def test_converted_to_a_layer(name, options, length):
         judge.assert_same(again.state_dict(), layer.state_dict(), judge.EXACT)
 
 
-def test_the_rows_of_a_layer_no_longer_follow_the_projections():
-    model = tiny(kind="Model")
-    layer, _ = ours.convert(model.encoder.layer[0].attention.self, model=model)
-    before = {kind: rows.detach().clone() for kind, rows in layer.tables().items()}
-    with torch.no_grad():
-        layer.in_proj_weight *= 2
-    judge.assert_same(layer.tables(), before, 0.0)
-
-
 def test_what_cannot_be_converted():
     model = tiny(kind="Model")
     module = model.encoder.layer[0].attention.self
-    with pytest.raises(
-        ValueError, match="model must be given for this DisentangledSelf.*, whose tables are in its enc"
-    ):
+    with pytest.raises(ValueError, match="model must be given for this DisentangledSelf.*, whose tables are in its e"):
         ours.convert(module)
-    with pytest.raises(
-        ValueError, match="got DebertaV2Encoder, which holds tables for several: convert its attention m"
-    ):
+    with pytest.raises(ValueError, match="got DebertaV2Encoder, which holds tables for several: convert its attentio"):
         ours.convert(model.encoder)
     with pytest.raises(ValueError, match="model must have the encoder .*DebertaV2Encoder.*, got DebertaV2Layer"):
         ours.convert(module, model=model.encoder.layer[0])
     plain = tiny(kind="Model", relative_attention=False)
-    with pytest.raises(
-        ValueError, match="got DisentangledSelfAttention: it has no tables: relative_attention is False"
-    ):
+    with pytest.raises(ValueError, match="got DisentangledSelfAttention: it has no tables: relative_attention is Fal"):
         ours.convert(plain.encoder.layer[0].attention.self, model=plain)

@@ -16,20 +16,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:The `device` argument is depreca
 
 BINS = {"rel_pos_bins": 8, "max_rel_pos": 20, "rel_2d_pos_bins": 12, "max_rel_2d_pos": 60}
 SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 32,
-    "max_position_embeddings": 200,
-    "max_2d_position_embeddings": 1024,
-    "coordinate_size": 4,
-    "shape_size": 4,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "has_relative_attention_bias": True,
+    "vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32,
+    "max_position_embeddings": 200, "max_2d_position_embeddings": 1024, "coordinate_size": 4, "shape_size": 4,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "has_relative_attention_bias": True,
     "has_spatial_attention_bias": True,
-}
+}  # fmt: skip
 
 
 def tiny(kind="ForTokenClassification", **options):
@@ -69,7 +60,7 @@ def compare(model, inputs):
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 19, 20, 21, 90])
 def test_text_and_image(length, options):
     report = compare(tiny(**options), inputs_of(length))
-    assert not report.left
+    assert not report.unpatched
     assert len(report.patched) == 3  # two layers and the encoder
 
 
@@ -99,17 +90,6 @@ def test_encoder_of_v2(options):
     }
     report = judge.assert_parity(encoder_v2(**options), inputs, keep=mask, allowed=judge.SINGLE)
     assert len(report.patched) == 3
-
-
-def test_training_and_files(tmp_path):
-    judge.assert_same_training(tiny(), labeled(30), allowed=1e-9)
-    judge.assert_saved_and_loaded(tiny(), labeled(30), tmp_path, allowed=1e-14)  # the convolution rounds by address
-
-
-def test_weights_on_request():
-    inputs = inputs_of(20) | {"output_attentions": True}
-    inputs["attention_mask"][:] = 1
-    compare(tiny(), inputs)
 
 
 def test_the_tables_get_no_gradient():
@@ -146,8 +126,6 @@ def test_left_as_they_are_and_refused():
     x, pairs = torch.randn(1, 4, 24, dtype=torch.float64), torch.zeros(1, 3, 4, 4)
     with pytest.raises(TypeError, match="rel_pos must come from a patched encoder in a patched LayoutLMv3Self.*Tensor"):
         attention(x, rel_pos=pairs, rel_2d_pos=pairs)
-    with pytest.raises(NotImplementedError, match="head_mask must be None in a patched LayoutLMv3SelfAttention"):
-        attention(x, head_mask=torch.ones(3))
 
 
 def places(length, batch=2):
@@ -196,9 +174,7 @@ def test_v2_converted_to_a_layer(options):
 
 def test_what_cannot_be_converted():
     encoder = tiny("Model").encoder
-    with pytest.raises(
-        ValueError, match="model must be given for this LayoutLMv3SelfAttention, whose tables are in it"
-    ):
+    with pytest.raises(ValueError, match="model must be given for this LayoutLMv3SelfAttention, whose tables are in"):
         ours.convert(encoder.layer[0].attention.self)
     with pytest.raises(ValueError, match="got LayoutLMv3Encoder, which holds tables for several"):
         ours.convert(encoder)

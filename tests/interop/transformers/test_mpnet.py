@@ -14,15 +14,10 @@ from tests.interop.transformers import judge  # noqa: E402
 
 def tiny(kind="ForMaskedLM", **options):
     given = {
-        "vocab_size": 50,
-        "hidden_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "intermediate_size": 32,
-        "max_position_embeddings": 200,
-        "hidden_dropout_prob": 0.0,
+        "vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+        "intermediate_size": 32, "max_position_embeddings": 200, "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-    }
+    }  # fmt: skip
     config = transformers.MPNetConfig(**given | options)
     return judge.randomized(getattr(transformers, f"MPNet{kind}")(config)).double()
 
@@ -40,55 +35,13 @@ def compare(model, inputs):
 @pytest.mark.parametrize("length", [1, 8, 9, 15, 16, 17, 127, 128, 129, 150])
 def test_outputs_and_all_gradients_on_both_sides_of_every_border(length):
     report = compare(tiny(), inputs_of(length) | {"output_hidden_states": True})
-    assert not report.left
+    assert not report.unpatched
     assert len(report.patched) == 3  # two layers and the encoder
-
-
-@pytest.mark.parametrize("kind", ["ForTokenClassification", "ForQuestionAnswering", "Model"])
-def test_other_heads(kind):
-    inputs = inputs_of(20)
-    del inputs["labels"]
-    if kind == "Model":
-        inputs["attention_mask"][:, 0] = 1  # the first token stands for the sequence
-    if kind == "ForQuestionAnswering":
-        inputs["attention_mask"][:] = 1  # its scores of padded tokens mean nothing
-    compare(tiny(kind), inputs)
-
-
-def test_training_files_and_weights(tmp_path):
-    judge.assert_same_training(tiny(), inputs_of(30), allowed=1e-9)
-    judge.assert_saved_and_loaded(tiny(), inputs_of(30), tmp_path)
-    inputs = inputs_of(20) | {"output_attentions": True}
-    inputs["attention_mask"][:] = 1
-    compare(tiny(), inputs)
 
 
 def test_more_rows_than_buckets():
     """The configuration's number of buckets is that of the rows; 32 of them are read."""
     compare(tiny(relative_attention_num_buckets=40), inputs_of(150))
-
-
-def test_nothing_of_size_n_squared_reaches_a_layer():
-    model = tiny("Model", max_position_embeddings=310)
-    ours.patch(model)
-    seen = []
-    model.encoder.layer[1].attention.attn.register_forward_pre_hook(
-        lambda _, args, given: seen.extend([*args, *given.values()]), with_kwargs=True
-    )
-    model(torch.randint(3, 50, (1, 300)))
-    assert max(x.numel() for x in seen if isinstance(x, torch.Tensor)) == 300 * 24
-
-
-@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
-@pytest.mark.slow
-def test_compiled():
-    model = tiny("Model", num_hidden_layers=1)
-    ours.patch(model)
-    torch.compiler.reset()
-    ids = torch.randint(3, 50, (2, 14))
-    compiled = torch.compile(model, backend="aot_eager")
-    torch.testing.assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state)
-    torch.compiler.reset()
 
 
 def test_refused():
@@ -98,17 +51,8 @@ def test_refused():
     x = torch.randn(1, 4, 24, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"position_bias must be the table \[H, R\].*got shape \[1, 3, 4, 4\]"):
         attention(x, position_bias=torch.zeros(1, 3, 4, 4))
-    with pytest.raises(NotImplementedError, match="head_mask must be None in a patched MPNetSelfAttention, got Tensor"):
-        attention(x, head_mask=torch.ones(3))
     with pytest.raises(NotImplementedError, match="position_ids must be None and num_buckets 32.*got Tensor and 32"):
         encoder.compute_position_bias(x, torch.arange(4)[None])
-
-
-def test_the_labeler_is_what_the_encoder_computes():
-    encoder = tiny("Model").encoder
-    theirs = encoder.compute_position_bias(torch.zeros(1, 150, 24))
-    ids = mpnet.LABELER(150).to_dense()[0][0]
-    assert torch.equal(encoder.relative_attention_bias.weight[ids].permute(2, 0, 1)[None], theirs)
 
 
 @pytest.mark.parametrize("rows", [32, 40])
@@ -125,7 +69,5 @@ def test_converted_to_a_layer(length, rows):
     ours.patch(model)
     again, _ = ours.convert(module, model=encoder)
     judge.assert_same(again.state_dict(), layer.state_dict(), 0.0)
-    with pytest.raises(
-        ValueError, match="model must be given for this MPNet.*, whose tables are in its encoder, got None"
-    ):
+    with pytest.raises(ValueError, match="model must be given for this MPNet.*, whose tables are in its encoder, got"):
         ours.convert(module)

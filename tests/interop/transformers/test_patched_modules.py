@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import product
 
 import pytest
 import torch
@@ -31,6 +32,14 @@ def speech():
     return test_conformer.bert(), test_conformer.features(20)
 
 
+def layoutlm():
+    return test_layoutlm.tiny(), test_layoutlm.inputs_of(14)
+
+
+def swin():
+    return test_swin.tiny(), test_swin.image()
+
+
 @pytest.mark.parametrize("make", [t5, umt5, deberta, speech])
 def test_a_pickled_model_is_patched(make):
     model, inputs = make()
@@ -52,8 +61,11 @@ def test_unpatching_leaves_nothing_behind():
     assert [set(vars(one)) - {"forward"} for one in model.modules()] == before
 
 
-@pytest.mark.parametrize("make", [t5, umt5, speech])
-@pytest.mark.parametrize("first", ["patched", "offloaded"])
+@pytest.mark.filterwarnings("ignore:The `device` argument is deprecated:FutureWarning")  # their own call
+@pytest.mark.parametrize(
+    ("make", "first"),
+    [*product((t5, umt5, speech, layoutlm), ("patched", "offloaded")), (swin, "patched")],
+)
 def test_tables_that_accelerate_offloads(make, first):
     """Their weights are on the meta device, but while the embedding is called."""
     accelerate = pytest.importorskip("accelerate")
@@ -69,38 +81,6 @@ def test_tables_that_accelerate_offloads(make, first):
     with torch.no_grad():
         found, wanted = (one(**inputs)[0] for one in (mine, model))
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:The `device` argument is deprecated:FutureWarning")  # their own call
-@pytest.mark.parametrize("first", ["patched", "offloaded"])
-def test_layoutlm_under_accelerate(first):
-    """Its biases are weights of linear layers that are never called; theirs reads what is not there."""
-    accelerate = pytest.importorskip("accelerate")
-    model, inputs = test_layoutlm.tiny(), test_layoutlm.inputs_of(14)
-    mine = copy.deepcopy(model)
-    if first == "patched":
-        ours.patch(mine)
-    accelerate.cpu_offload(mine, torch.device("cpu"))
-    if first == "offloaded":
-        ours.patch(mine)
-    with torch.no_grad():
-        found, wanted = (one(**inputs).logits for one in (mine, model))
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-
-
-def test_swin_under_accelerate():
-    accelerate = pytest.importorskip("accelerate")
-    model, inputs = test_swin.tiny(), test_swin.image()
-    mine = copy.deepcopy(model)
-    ours.patch(mine)
-    accelerate.cpu_offload(mine, torch.device("cpu"))
-    with torch.no_grad():
-        found, wanted = (one(**inputs).last_hidden_state for one in (mine, model))
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-
-
-def layoutlm():
-    return test_layoutlm.tiny(), test_layoutlm.inputs_of(14)
 
 
 @pytest.mark.slow

@@ -25,14 +25,9 @@ def tiny(name="T5ForConditionalGeneration", attention="eager", **options):
         transformers, name.removesuffix("ForConditionalGeneration").removesuffix("EncoderModel") + "Config"
     )
     sizes = {
-        "vocab_size": 50,
-        "d_model": 24,
-        "d_kv": 8,
-        "d_ff": 32,
-        "num_layers": 2,
-        "num_decoder_layers": 2,
+        "vocab_size": 50, "d_model": 24, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_decoder_layers": 2,
         "num_heads": 3,
-    }
+    }  # fmt: skip
     more = {"decoder_start_token_id": 0, "dropout_rate": 0.0, "attn_implementation": attention}
     return judge.randomized(getattr(transformers, name)(config(**sizes | more | options))).double()
 
@@ -57,11 +52,11 @@ def test_outputs_and_all_gradients(name, attention):
     inputs = inputs_of(40, 37) | {"output_hidden_states": True}
     report = judge.assert_parity(model, inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
     if name == "LongT5":
-        assert {one.kind for one in report.left} == {"LongT5LocalAttention"}
-        assert {one.why for one in report.left} == {"relgraph does not support this class"}
+        assert {one.kind for one in report.unpatched} == {"LongT5LocalAttention"}
+        assert {one.why for one in report.unpatched} == {"relgraph does not support this class"}
         assert all(one.name.startswith("decoder.") for one in report.patched)
     else:
-        assert not report.left
+        assert not report.unpatched
         assert sum(one.kind.endswith("Attention") for one in report.patched) == 6
 
 
@@ -85,7 +80,7 @@ def test_pix2struct(length):
     inputs = pix2struct_inputs(length) | {"output_hidden_states": True}
     report = judge.assert_parity(pix2struct(), inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
     assert [one.kind for one in report.patched] == ["Pix2StructTextAttention"] * 4
-    assert not report.left
+    assert not report.unpatched
     judge.assert_parity(
         pix2struct(), inputs | {"output_attentions": True}, keep=inputs["attention_mask"], allowed=ALLOWED
     )
@@ -135,55 +130,6 @@ def test_generates_the_same_tokens(name, beams, cache):
         torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
 
 
-def test_a_cache_gives_what_the_whole_gives():
-    model = tiny()
-    ours.patch(model)
-    inputs = inputs_of(9, 1)
-    target = torch.randint(1, 50, (2, 12))
-    encoded = model.encoder(inputs["input_ids"], inputs["attention_mask"])
-    given = {"encoder_outputs": encoded, "attention_mask": inputs["attention_mask"]}
-    whole = model(**given, decoder_input_ids=target).logits
-    cache, steps = None, []
-    for begin, end in ((0, 5), (5, 6), (6, 12)):
-        step = model(**given, decoder_input_ids=target[:, begin:end], past_key_values=cache, use_cache=True)
-        cache = step.past_key_values
-        steps.append(step.logits)
-    torch.testing.assert_close(torch.cat(steps, 1), whole)
-
-
-def test_training_and_files(tmp_path):
-    inputs = inputs_of(30, 20)
-    judge.assert_same_training(tiny(), inputs)
-    judge.assert_saved_and_loaded(tiny(), inputs, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["T5", "UMT5"])
-def test_weights_on_request(name):
-    inputs = inputs_of(20, 17) | {"output_attentions": True}
-    model = tiny(f"{name}ForConditionalGeneration")
-    judge.assert_parity(model, inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
-
-
-def test_gradient_checkpointing():
-    model = tiny()
-    ours.patch(model)
-    inputs = inputs_of(20, 17)
-    wanted = judge.everything(model, inputs, training=True)
-    judge.checkpoint(model)
-    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
-
-
-def test_nothing_of_size_n_squared_is_made():
-    """The table goes from layer to layer in place of the bias of all pairs."""
-    model = tiny("T5EncoderModel")
-    ours.patch(model)
-    seen = []
-    attention = model.encoder.block[1].layer[0].SelfAttention
-    attention.register_forward_pre_hook(lambda _, args, given: seen.append(given["position_bias"]), with_kwargs=True)
-    model(torch.randint(1, 50, (1, 300)))
-    assert seen[0].shape == (3, 32)
-
-
 @pytest.mark.parametrize("name", ["T5", "UMT5"])
 def test_weights_are_computed_on_request_only(name, monkeypatch):
     model = tiny(f"{name}ForConditionalGeneration")
@@ -194,20 +140,6 @@ def test_weights_are_computed_on_request_only(name, monkeypatch):
     assert not model(**inputs).get("encoder_attentions")
     with pytest.raises(TypeError, match="weights are asked for"):
         model(**inputs, output_attentions=True)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
-@pytest.mark.parametrize("backend", ["aot_eager"])
-def test_compiled(backend):
-    model = tiny("T5EncoderModel")
-    ours.patch(model)
-    torch.compiler.reset()
-    compiled = torch.compile(model, backend=backend)
-    for length in (9, 14):
-        ids = torch.randint(1, 50, (2, length))
-        torch.testing.assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state)
-    torch.compiler.reset()
 
 
 def test_refused():
@@ -256,12 +188,12 @@ def test_a_stack_is_patched_whole_or_not():
     mine = copy.deepcopy(model)
     report = ours.patch(mine)
     assert all(one.name.startswith("decoder.") for one in report.patched)
-    reasons = {one.name.removesuffix(".layer.0.SelfAttention"): one.why for one in report.left}
+    reasons = {one.name.removesuffix(".layer.0.SelfAttention"): one.why for one in report.unpatched}
     assert reasons["encoder.block.1"] == "its class has a forward of its own"
     assert "shares one bias with encoder.block.1.layer.0.SelfAttention" in reasons["encoder.block.0"]
     judge.assert_same(judge.everything(mine, inputs), judge.everything(model, inputs), ALLOWED)
     attention_of(model, 1).__class__ = Plain
-    assert not ours.patch(model).left
+    assert not ours.patch(model).unpatched
     encoder = tiny("T5EncoderModel")
     attention_of(encoder, 0).__class__ = OwnForward
     with pytest.raises(ValueError, match="no attention that can be patched"):
@@ -287,21 +219,8 @@ def test_pruned_heads():
     model = tiny()
     model.encoder.block[1].layer[0].SelfAttention.prune_heads([0])
     report = ours.patch(model)
-    assert {one.name.split(".")[0] for one in report.left} == {"encoder"}
-    assert {one.why for one in report.left} > {"its heads were pruned"}
-
-
-def test_the_labeler_is_what_the_module_computes():
-    for model in (tiny("T5EncoderModel"), tiny("T5EncoderModel", relative_attention_num_buckets=8,
-                                               relative_attention_max_distance=20)):  # fmt: skip
-        module = model.encoder.block[0].layer[0].SelfAttention
-        table = module.relative_attention_bias.weight
-        ids = t5.labeler_of(module)(70).to_dense()[0][0]
-        assert torch.equal(table[ids].permute(2, 0, 1)[None], module.compute_bias(70, 70))
-
-
-def stacks(model):
-    return [model.encoder, model.decoder] if hasattr(model, "decoder") else [model.encoder]
+    assert {one.name.split(".")[0] for one in report.unpatched} == {"encoder"}
+    assert {one.why for one in report.unpatched} > {"its heads were pruned"}
 
 
 @pytest.mark.parametrize("patched", [False, True])
@@ -328,7 +247,7 @@ def test_converted_to_a_layer(length, patched):
 def test_every_self_attention_is_converted(name):
     """The first layer of a stack holds the table; those of UMT5 have one each."""
     model = tiny(f"{name}ForConditionalGeneration")
-    for stack in stacks(model):
+    for stack in (model.encoder, model.decoder):
         first = stack.block[0].layer[0].SelfAttention
         for block in stack.block:
             module = block.layer[0].SelfAttention
@@ -362,19 +281,15 @@ def test_what_cannot_be_converted():
         ours.convert(second, model=model.decoder)
     with pytest.raises(ValueError, match="model must have the encoder or stack .*T5Stack.*, got T5Block"):
         ours.convert(second, model=model.encoder.block[1])
-    with pytest.raises(
-        ValueError, match="attention with tables, got T5Attention: attention of a decoder over the stat"
-    ):
+    with pytest.raises(ValueError, match="attention with tables, got T5Attention: attention of a decoder over the st"):
         ours.convert(over_others, model=model)
     with pytest.raises(ValueError, match=r"that can be converted \(.*T5Attention.*\), got Linear$"):
         ours.convert(first.q)
     with pytest.raises(TypeError, match="model must be a torch.nn.Module or None, got str"):
         ours.convert(first, model="t5-small")
-    first.relative_attention_bias = torch.nn.Sequential(first.relative_attention_bias)
-    with pytest.raises(
-        ValueError, match="module.relative_attention_bias must be a torch.nn.Embedding, got .*Sequential"
-    ):
-        ours.convert(first)
     first.q = torch.nn.Sequential(first.q)
     with pytest.raises(ValueError, match="module.q must be a torch.nn.Linear .* got .*Sequential: merge adapters"):
+        ours.convert(first)
+    first.relative_attention_bias = torch.nn.Sequential(first.relative_attention_bias)
+    with pytest.raises(ValueError, match="module.relative_attention_bias must be a torch.nn.Embedding, got .*Sequent"):
         ours.convert(first)
