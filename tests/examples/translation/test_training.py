@@ -206,7 +206,7 @@ class TestGoingOn:
         run = tmp_path / "run"
         train(data, run, **{**FINISHED, "steps": 10})
         state = latest(run)
-        del state["settings"]["max_len"], state["waited"]
+        del state["settings"]["max_len"]
         torch.save(state, run / "latest.pt")
         train(data, run, **FINISHED)
         assert_same_end(run, finished)
