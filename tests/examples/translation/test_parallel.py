@@ -77,13 +77,6 @@ def test_heads_draw_the_dropout_of_one_process(world, alone, name):
     check_same(world(name)[1]["heads", "dropout"], alone[0.3])
 
 
-@pytest.mark.parametrize("name", SLOW)
-def test_rows_draw_the_same_dropout_by_every_method(world, name):
-    first, *others = [world(name)[1][mode, "dropout"] for mode in METHODS]
-    for each in others:
-        check_same(each, first[0])
-
-
 REFUSED = {
     "heads": "ValueError: heads must be a multiple of the {} processes for parallel='heads', got 1",
     "heads of ulysses": "ValueError: heads must be a multiple of the {} processes for parallel='context-ulysses', got 1",
@@ -98,12 +91,6 @@ def test_refused_on_every_process_alike(world, name, what):
     number = {2: 260, 4: 264}[size] if what == "positions" else size
     for found in world(name)[1]["refused", what]:
         assert found.split("\n", 1)[0] == REFUSED[what].format(number)
-
-
-def test_one_process_needs_no_mode(data, tmp_path, capsys):
-    assert train(data, tmp_path / "run", "--parallel", "shards") == 2
-    wanted = "error: parallel must be 'data' for one process, got 'shards': start several with torchrun"
-    assert wanted in capsys.readouterr().err
 
 
 def check_same_end(run, unbroken):
