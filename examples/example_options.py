@@ -25,7 +25,7 @@ class Options(argparse.ArgumentParser):
         description: what the command does, for ``--help``.
         quick: what the short mode does, for ``--help``.
         apart: whether the short mode writes to the folder ``quick`` in ``folder``.
-        rows: the option for rows, by its name: all rows, those of the long mode, and those of the short mode.
+        rows: the option for rows, such as ``--rows``: all rows, those of the long mode, and those of the short mode.
         numbers: the options of :data:`MEANINGS`, each with its number in the long and in the short mode.
     """
 
@@ -38,9 +38,9 @@ class Options(argparse.ArgumentParser):
         self.add_argument("--quick", action="store_true", help=quick)
         if rows:
             name, all_rows, *usual = rows
-            self.usual[name] = (list(usual[0]), list(usual[1]))
+            self.usual[name.removeprefix("--")] = (list(usual[0]), list(usual[1]))
             text = f"the rows to train, some of: {', '.join(all_rows)}"
-            self.add_argument(f"--{name}", nargs="+", choices=all_rows, metavar="ROW", help=text)
+            self.add_argument(name, nargs="+", choices=all_rows, metavar="ROW", help=text)
         for name, (long, short) in numbers.items():
             text = f"{MEANINGS[name]} ({long}, quick {short})"
             self.add_argument(f"--{name}", type=positive(int), help=text)

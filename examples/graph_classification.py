@@ -471,7 +471,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options = Options(
         "graph-classification-out", "Classify molecules with PyG's and relgraph's layers on the same budget.",
         "less than a minute; made-up molecules if no --data", seeds=(3, 1), epochs=(EPOCHS, EPOCHS),
-        rows=("rows", rows, rows, [row for row in rows if "walks" not in row]),
+        rows=("--rows", rows, rows, [row for row in rows if "walks" not in row]),
     )  # fmt: skip
     options.add_argument("--data", type=Path, help="folder with tudataset-cleaned (RELGRAPH_DATA, else data)")
     options.add_argument("--dataset", choices=DATASETS, default="Mutagenicity", help="which molecules (Mutagenicity)")

@@ -572,7 +572,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     options = Options(
         "kinship-out", "Predict kin classes along a chain of relatives, with several kinds of layers.",
         "four rows, one seed, less training; half a minute", apart=True, seeds=(5, 1), steps=(FULL.steps, QUICK.steps),
-        rows=("rows", [*VARIANTS], [*VARIANTS], QUICK_VARIANTS),
+        rows=("--rows", [*VARIANTS], [*VARIANTS], QUICK_VARIANTS),
     )  # fmt: skip
     options.add_argument(
         "--rate", type=positive(float), default=LEARNING_RATE, help=f"peak learning rate ({LEARNING_RATE})"

@@ -385,7 +385,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     options = Options(
         "naming-functions-out", "Write the names of functions from their graphs.",
         "small functions; less than a minute", seeds=(3, 1), steps=(STEPS, QUICK_STEPS),
-        rows=("variants", [*VARIANTS], ROWS, ROWS),
+        rows=("--variants", [*VARIANTS], ROWS, ROWS),
     )  # fmt: skip
     options.add_argument("--validate", action="store_true", help="test on validation functions, held out of training")
     return options.read(argv)

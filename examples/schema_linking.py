@@ -446,7 +446,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = Options(
         "schema-linking-out", "Find the column that a question asks for, with and without relations.",
         "two rows, one seed, less training; half a minute", apart=True, seeds=(3, 1), steps=(FULL.steps, QUICK.steps),
-        rows=("rows", [*VARIANTS], [*VARIANTS], QUICK_ROWS),
+        rows=("--rows", [*VARIANTS], [*VARIANTS], QUICK_ROWS),
     ).read(argv)  # fmt: skip
     usual, seeds, rows = QUICK if arguments.quick else FULL, arguments.seeds, arguments.rows
     size = replace(usual, steps=arguments.steps)

@@ -353,7 +353,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options = Options(
         "variable-misuse-out", "Find and repair misused variables, with distances and code relations.",
         "about a minute; plants misuses in Python's library", seeds=(3, 1), steps=(STEPS, QUICK_STEPS),
-        longest=(LONGEST, QUICK_LONGEST), rows=("variants", [*VARIANTS], [*VARIANTS], QUICK_VARIANTS),
+        longest=(LONGEST, QUICK_LONGEST), rows=("--variants", [*VARIANTS], [*VARIANTS], QUICK_VARIANTS),
     )  # fmt: skip
     where = options.add_mutually_exclusive_group()
     where.add_argument("--data", type=Path, help="GREAT's JSON lines, or a folder with them (RELGRAPH_DATA, else data)")
