@@ -71,19 +71,8 @@ from typing import Any
 
 import torch
 import torch_geometric
-from example_runs import (
-    INTERRUPTED,
-    Runs,
-    announce,
-    bars,
-    by_row,
-    lead,
-    percent,
-    picture,
-    positive,
-    train,
-    until_stopped,
-)
+from example_options import Options
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, train, until_stopped
 from graph_classification import BATCH, QUICK_LEARNING_RATE, WIDTH, Block, Classifier, Row, read_graphs, split
 from graph_classification import LEARNING_RATE as GRAPH_RATE
 from graph_classification import train as train_on_graphs
@@ -288,33 +277,23 @@ def draw_models(folder: Path, models: dict[str, Lookup], note: str = "") -> None
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Compare additive, bilinear and dot-product scores with PyG's GAT layers."
-    )
-    parser.add_argument("--data", type=Path, help="folder with tudataset-cleaned (RELGRAPH_DATA, else data)")
-    parser.add_argument("--quick", action="store_true", help="less than a minute; made-up molecules, no files")
-    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help="training steps per look-up run (600, quick 400)")
-    parser.add_argument("--epochs", type=positive(int), help="training epochs per molecule run (5)")
-    parser.add_argument("--out", type=Path, default=Path("additive-scores-out"), help="output folder")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    arguments = parser.parse_args(argv)
+    options = Options(
+        "additive-scores-out", "Compare additive, bilinear and dot-product scores with PyG's GAT layers.",
+        "less than a minute; made-up molecules, no files", seeds=(3, 1), steps=(600, 400), epochs=(5, 5),
+    )  # fmt: skip
+    options.add_argument("--data", type=Path, help="folder with tudataset-cleaned (RELGRAPH_DATA, else data)")
+    arguments = options.read(argv)
     arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
     if not arguments.quick and not (arguments.data / "tudataset-cleaned" / "Mutagenicity.zip").is_file():
-        parser.error(
+        options.error(
             f"--data must name a folder with tudataset-cleaned/Mutagenicity.zip, got {arguments.data}; "
             "--quick needs no files"
         )
-    quick = arguments.quick
-    arguments.seeds = arguments.seeds or (1 if quick else 3)
-    arguments.steps = arguments.steps or (400 if quick else 600)
-    arguments.epochs = arguments.epochs or 5
     return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
-    torch.set_num_threads(1)
     out, quick = arguments.out, arguments.quick
     graphs: list[Any] = (
         molecules(QUICK_GRAPHS, random.Random(0))
@@ -324,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = {"torch_geometric": torch_geometric.__version__, "quick": quick, "graphs": len(graphs)}
     settings |= {"steps": arguments.steps, "epochs": arguments.epochs}
     runs = Runs.of_command(out, Run, settings, fresh=arguments.fresh)
-    count = len(SCORES) * arguments.seeds
+    count = len(SCORES) * len(arguments.seeds)
     announce(count, count * (arguments.steps * 0.008 + arguments.epochs * len(graphs) * 0.0006), out)
     atoms, kinds = (graphs[0][name].shape[1] for name in ("x", "edge_attr"))
     labeled = [molecule_row(SCORES["dot product"], kinds).prepare(graph) for graph in graphs]
@@ -345,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def tell(run: Run) -> str:
         return f"{100 * run.lookup:.1f} % looked up, {100 * run.auc:.1f} % ROC-AUC"
 
-    finished = runs.each(list(SCORES), range(arguments.seeds), run, tell=tell)
+    finished = runs.each(list(SCORES), arguments.seeds, run, tell=tell)
     if quick:
         print(SHORT)
     print(report(runs.done))

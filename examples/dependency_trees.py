@@ -72,7 +72,8 @@ from statistics import mean
 from typing import Any
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
+from example_options import Options
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, train, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from made_up_trees import treebank
 from torch import Tensor, nn
@@ -410,25 +411,15 @@ def read_parts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
     return {part: read(path, most.get(part)) for part, path in files.items()}, "UD English EWT"
 
 
-def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    parser.add_argument("--quick", action="store_true", help="less than a minute, on made-up sentences if no --data")
-    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help=f"training steps per run ({STEPS}, quick {QUICK_STEPS})")
-    parser.add_argument("--data", type=Path, help="folder with ud-ewt (RELGRAPH_DATA, else data)")
-    parser.add_argument("--out", type=Path, default=Path("dependency-trees-out"), help="output folder")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Predict the form of hidden verbs from word distance, the dependency tree, or both."
-    )
-    arguments = parse_arguments(parser, argv)
-    torch.set_num_threads(1)
-    steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
-    seeds = range(arguments.seeds or (1 if arguments.quick else 3))
-    questions, data = read_parts(parser, arguments)
+    options = Options(
+        "dependency-trees-out", "Predict the form of hidden verbs from word distance, the dependency tree, or both.",
+        "less than a minute, on made-up sentences if no --data", seeds=(3, 1), steps=(STEPS, QUICK_STEPS),
+    )  # fmt: skip
+    options.add_argument("--data", type=Path, help="folder with ud-ewt (RELGRAPH_DATA, else data)")
+    arguments = options.read(argv)
+    steps, seeds = arguments.steps, arguments.seeds
+    questions, data = read_parts(options, arguments)
     sentences = {part: len(mine) for part, mine in questions.items()}
     settings: dict[str, Any] = {"steps": steps, "quick": arguments.quick, "data": data, "sentences": sentences}
     runs = Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)

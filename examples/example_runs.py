@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import multiprocessing
 import os
 import platform
@@ -26,11 +24,11 @@ from typing import Any, Self
 
 import torch
 from matplotlib.figure import Figure
-from scipy.stats import t as student
 from torch import Tensor, nn
 from tqdm import tqdm
 from translation.clocks import Remaining, spell
 from translation.files import remove_partial, save_json, whole
+from translation.intervals import interval
 
 import relgraph as rg
 
@@ -304,22 +302,6 @@ def percent(shares: Sequence[float], unit: str = " %") -> str:
     return f"{mean(values):.1f}{unit}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student's confidence interval of the mean: lower and upper end.
-
-    Args:
-        values: two or more, one for each seed; to compare two rows, pass their differences seed by seed.
-        confidence: how often such intervals contain the true mean.
-
-    Raises:
-        ValueError: fewer than two values.
-    """
-    if len(values) < 2:
-        raise ValueError(f"values must be two or more, got {len(values)}")
-    half = float(student.ppf((1 + confidence) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return mean(values) - half, mean(values) + half
-
-
 def lead(ours: Mapping[int, float], theirs: Mapping[int, float], unit: str = "") -> str:
     """One row's lead over another in percent, as ``+2.1 (-0.3 to +4.5)``; with several seeds, with its interval.
 
@@ -344,19 +326,6 @@ def announce(runs: int, seconds: float, folder: Path, processes: int = 1) -> Non
     where = "one idle CPU core" if processes == 1 else f"{processes} idle CPU cores"
     long = spell(max(1, seconds / processes))
     print(f"{what}, about {long} on {where}; each is saved to {folder} when it ends; pictures come last", flush=True)
-
-
-def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type for argparse: an ``int`` or ``float`` above 0 and finite."""
-
-    def parse(text: str) -> Any:
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
-        return value
-
-    parse.__name__ = getattr(kind, "__name__", "")  # argparse prints this name for a value that does not parse
-    return parse
 
 
 @contextmanager

@@ -72,7 +72,8 @@ from typing import Any
 
 import torch
 import torch_geometric
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, positive, until_stopped
+from example_options import Options
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from made_up_molecules import ATOMS, BONDS, molecules
 from torch import Tensor, nn
@@ -468,31 +469,23 @@ def draw_pairs(folder: Path, model: Classifier, graphs: Sequence[Data], symbols:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Classify molecules with PyG's and relgraph's layers on the same budget."
-    )
-    parser.add_argument("--data", type=Path, help="folder with tudataset-cleaned (RELGRAPH_DATA, else data)")
-    parser.add_argument("--dataset", choices=DATASETS, default="Mutagenicity", help="which molecules (Mutagenicity)")
-    parser.add_argument("--quick", action="store_true", help="less than a minute; made-up molecules if no --data")
-    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
-    parser.add_argument("--epochs", type=positive(int), help=f"training epochs per run ({EPOCHS})")
-    parser.add_argument(
-        "--rows", nargs="+", choices=make_rows(1), help="the rows to train (all; quick: those without walks)"
-    )
-    parser.add_argument("--out", type=Path, default=Path("graph-classification-out"), help="output folder")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    arguments = parser.parse_args(argv)
+    rows = [*make_rows(1)]
+    options = Options(
+        "graph-classification-out", "Classify molecules with PyG's and relgraph's layers on the same budget.",
+        "less than a minute; made-up molecules if no --data", seeds=(3, 1), epochs=(EPOCHS, EPOCHS),
+        rows=("--rows", rows, rows, [row for row in rows if "walks" not in row]),
+    )  # fmt: skip
+    options.add_argument("--data", type=Path, help="folder with tudataset-cleaned (RELGRAPH_DATA, else data)")
+    options.add_argument("--dataset", choices=DATASETS, default="Mutagenicity", help="which molecules (Mutagenicity)")
+    arguments = options.read(argv)
     arguments.made_up = arguments.quick and arguments.data is None
     arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
     archive = arguments.data / "tudataset-cleaned" / f"{arguments.dataset}.zip"
     if not arguments.made_up and not archive.is_file():
-        parser.error(
+        options.error(
             f"--data must name a folder with tudataset-cleaned/{arguments.dataset}.zip, got {arguments.data}; "
             "--quick needs no files"
         )
-    arguments.epochs = arguments.epochs or EPOCHS
-    arguments.seeds = arguments.seeds or (1 if arguments.quick else 3)
-    arguments.rows = arguments.rows or [row for row in make_rows(1) if not (arguments.quick and "walks" in row)]
     return arguments
 
 
@@ -513,10 +506,9 @@ def open_runs(arguments: argparse.Namespace, name: str, graphs: int) -> Runs:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
-    torch.set_num_threads(1)
     graphs, name = find_graphs(arguments)
     print(f"{name}: {len(graphs):,} graphs, {mean(100 * int(g['y']) for g in graphs):.1f} % of class 1")
-    runs, count = open_runs(arguments, name, len(graphs)), len(arguments.rows) * arguments.seeds
+    runs, count = open_runs(arguments, name, len(graphs)), len(arguments.rows) * len(arguments.seeds)
     announce(count, count * arguments.epochs * len(graphs) * SECONDS_A_GRAPH, arguments.out)
     rows = make_rows(graphs[0].edge_attr.shape[1], BONDS if arguments.made_up else None)
     ready = {row: [rows[row].prepare(graph) for graph in graphs] for row in arguments.rows}
@@ -528,7 +520,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rate = QUICK_LEARNING_RATE if arguments.quick else LEARNING_RATE
         return train(row, model, parts, arguments.epochs, seed, rate), model
 
-    finished = runs.each(arguments.rows, range(arguments.seeds), run, tell=lambda run: f"{100 * run.auc:.1f} % ROC-AUC")
+    finished = runs.each(arguments.rows, arguments.seeds, run, tell=lambda run: f"{100 * run.auc:.1f} % ROC-AUC")
     if arguments.quick:
         print(SHORT)
     print(report(runs.done), comparisons(runs.done), sep="\n")

@@ -61,7 +61,8 @@ from typing import Any
 
 import networkx as nx
 import torch
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, positive, until_stopped
+from example_options import Options, positive
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -283,23 +284,20 @@ def draw_model(folder: Path, model: Members, note: str = "") -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Sides of the members of a karate club, from a networkx graph.")
-    parser.add_argument("--quick", action="store_true", help="three seeds, about a quarter of a minute")
-    parser.add_argument("--seeds", type=positive(int), help="runs of each row (20, quick 3)")
-    parser.add_argument("--known", type=positive(int), default=KNOWN, help=f"known members, 2 to 33 ({KNOWN})")
-    parser.add_argument("--steps", type=positive(int), default=STEPS, help=f"training steps of a run ({STEPS})")
-    parser.add_argument("--out", type=Path, default=Path("karate-club-out"), help="where everything is written")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever --out holds")
-    arguments = parser.parse_args(argv)
+    options = Options(
+        "karate-club-out", "Sides of the members of a karate club, from a networkx graph.",
+        "three seeds, about a quarter of a minute", seeds=(20, 3), steps=(STEPS, STEPS),
+    )  # fmt: skip
+    options.add_argument("--known", type=positive(int), default=KNOWN, help=f"known members, 2 to 33 ({KNOWN})")
+    arguments = options.read(argv)
     if not 2 <= arguments.known < len(CLUB):
-        parser.error(f"--known must be 2 to {len(CLUB) - 1}, got {arguments.known}")
+        options.error(f"--known must be 2 to {len(CLUB) - 1}, got {arguments.known}")
     return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
-    torch.set_num_threads(1)
-    seeds = range(arguments.seeds or (3 if arguments.quick else 20))
+    seeds = arguments.seeds
     settings = {"quick": arguments.quick, "steps": arguments.steps, "known": arguments.known}
     runs = Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)
     announce(len(ROWS) * len(seeds), len(ROWS) * len(seeds) * arguments.steps * 0.005, arguments.out)

@@ -82,7 +82,8 @@ from pathlib import Path
 from statistics import mean
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, interval, picture, positive, train, until_stopped
+from example_options import Options, positive
+from example_runs import INTERRUPTED, Runs, announce, interval, picture, train, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu
@@ -568,38 +569,26 @@ def draw_model(folder: Path, model: Kin, note: str = "") -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Predict kin classes along a chain of relatives, with several kinds of layers."
-    )
-    parser.add_argument("--quick", action="store_true", help="four rows, one seed, less training; half a minute")
-    parser.add_argument(
-        "--rows", nargs="+", choices=VARIANTS, metavar="ROW", help=f"the rows to train, some of: {', '.join(VARIANTS)}"
-    )
-    parser.add_argument("--seeds", type=positive(int), help="runs per row (5, quick 1)")
-    parser.add_argument(
-        "--steps", type=positive(int), help=f"training steps per run ({FULL.steps}, quick {QUICK.steps})"
-    )
-    parser.add_argument(
+    options = Options(
+        "kinship-out", "Predict kin classes along a chain of relatives, with several kinds of layers.",
+        "four rows, one seed, less training; half a minute", apart=True, seeds=(5, 1), steps=(FULL.steps, QUICK.steps),
+        rows=("--rows", [*VARIANTS], [*VARIANTS], QUICK_VARIANTS),
+    )  # fmt: skip
+    options.add_argument(
         "--rate", type=positive(float), default=LEARNING_RATE, help=f"peak learning rate ({LEARNING_RATE})"
     )
-    parser.add_argument(
+    options.add_argument(
         "--validation", action="store_true", help="evaluate on validation families, not on the test families"
     )
-    parser.add_argument("--out", type=Path, help="output folder (kinship-out, quick kinship-out/quick)")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    return parser.parse_args(argv)
+    return options.read(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
-    torch.set_num_threads(1)
-    usual, out = (QUICK, "kinship-out/quick") if arguments.quick else (FULL, "kinship-out")
-    steps = arguments.steps or usual.steps
-    seeds = range(arguments.seeds or (5, 1)[arguments.quick])
-    rows = list(arguments.rows or (QUICK_VARIANTS if arguments.quick else VARIANTS))
+    usual, steps, seeds, rows = QUICK if arguments.quick else FULL, arguments.steps, arguments.seeds, arguments.rows
     families = "validation" if arguments.validation else "test"
     settings = {"quick": arguments.quick, **asdict(usual), "steps": steps, "rate": arguments.rate, "counted": families}
-    runs = Runs.of_command(arguments.out or Path(out), Run, settings, fresh=arguments.fresh)
+    runs = Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)
     all_steps = len(seeds) * steps * sum(VARIANTS[name].longer for name in rows)
     announce(len(rows) * len(seeds), all_steps * SECONDS_A_STEP, runs.folder)
 

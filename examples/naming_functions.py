@@ -72,7 +72,8 @@ from typing import Any
 
 import example_runs
 import torch
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
+from example_options import Options
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, train, until_stopped
 from function_names import Batch, Question, Words, groups, read
 from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import subtokens
@@ -381,24 +382,18 @@ def draw_relations(folder: Path, model: Namer, question: Question, words: Words,
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Write the names of functions from their graphs.")
-    parser.add_argument("--quick", action="store_true", help="small functions; less than a minute")
-    parser.add_argument("--validate", action="store_true", help="test on validation functions, held out of training")
-    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help=f"training steps per run ({STEPS}, quick {QUICK_STEPS})")
-    parser.add_argument(
-        "--variants", nargs="+", choices=VARIANTS, default=ROWS, help="the rows to train (the first three)"
-    )
-    parser.add_argument("--out", type=Path, default=Path("naming-functions-out"), help="output folder")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    return parser.parse_args(argv)
+    options = Options(
+        "naming-functions-out", "Write the names of functions from their graphs.",
+        "small functions; less than a minute", seeds=(3, 1), steps=(STEPS, QUICK_STEPS),
+        rows=("--variants", [*VARIANTS], ROWS, ROWS),
+    )  # fmt: skip
+    options.add_argument("--validate", action="store_true", help="test on validation functions, held out of training")
+    return options.read(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
-    torch.set_num_threads(1)
-    steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
-    seeds = range(arguments.seeds or (1 if arguments.quick else 3))
+    steps, seeds = arguments.steps, arguments.seeds
     questions = read(quick=arguments.quick, validation=arguments.validate)
     functions = {part: len(mine) for part, mine in questions.items()}
     settings: dict[str, Any] = {"steps": steps, "quick": arguments.quick, "validate": arguments.validate}

@@ -55,7 +55,6 @@ by point. After Ctrl-C the same command continues.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -66,7 +65,7 @@ from pathlib import Path
 from typing import Any
 
 import one_call
-import torch
+from example_options import Options
 from example_runs import INTERRUPTED, Runs, announce, picture, until_stopped
 from one_call import CALLS, PATCHED, encoder, once, processor, tokens, ways
 
@@ -222,17 +221,13 @@ def draw(folder: Path, record: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Measure memory and time of a T5 encoder at growing length, patched and unpatched."
-    )
-    parser.add_argument("--quick", action="store_true", help="one length; the picture shows the long run")
-    parser.add_argument("--out", type=Path, help="output folder (patched-memory-out, quick .../quick)")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    arguments = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    size, out = (QUICK, "patched-memory-out/quick") if arguments.quick else (FULL, "patched-memory-out")
+    arguments = Options(
+        "patched-memory-out", "Measure memory and time of a T5 encoder at growing length, patched and unpatched.",
+        "one length; the picture shows the long run", apart=True,
+    ).read(argv)  # fmt: skip
+    size = QUICK if arguments.quick else FULL
     settings = {"quick": arguments.quick, "repeats": size.repeats}
-    runs = Runs.of_command(arguments.out or Path(out), Point, settings, fresh=arguments.fresh)
+    runs = Runs.of_command(arguments.out, Point, settings, fresh=arguments.fresh)
     announce(len(points(size)), SECONDS["quick" if arguments.quick else "full"], runs.folder)
     same_answers(size.lengths[0])
     finished = runs.each(

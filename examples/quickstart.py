@@ -57,19 +57,8 @@ from typing import Any
 
 import torch
 from code_relations import question_graph
-from example_runs import (
-    INTERRUPTED,
-    Runs,
-    announce,
-    bars,
-    by_row,
-    cores,
-    percent,
-    picture,
-    positive,
-    train,
-    until_stopped,
-)
+from example_options import positive
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, cores, percent, picture, train, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn

@@ -59,7 +59,6 @@ The command writes ``results.json``, models and pictures to ``schema-linking-out
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -69,19 +68,8 @@ from pathlib import Path
 from statistics import mean
 
 import torch
-from example_runs import (
-    INTERRUPTED,
-    Runs,
-    announce,
-    bars,
-    by_row,
-    lead,
-    percent,
-    picture,
-    positive,
-    train,
-    until_stopped,
-)
+from example_options import Options
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, train, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -454,30 +442,16 @@ def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch], note: str =
 # The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Find the column that a question asks for, with and without relations."
-    )
-    parser.add_argument("--quick", action="store_true", help="two rows, one seed, less training; half a minute")
-    parser.add_argument("--rows", nargs="+", choices=VARIANTS, metavar="ROW", help="the rows to train (all, quick two)")
-    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
-    parser.add_argument(
-        "--steps", type=positive(int), help=f"training steps per run ({FULL.steps}, quick {QUICK.steps})"
-    )
-    parser.add_argument("--out", type=Path, help="output folder (schema-linking-out, quick: its folder quick)")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parse_arguments(argv)
-    torch.set_num_threads(1)
-    usual, out = (QUICK, "schema-linking-out/quick") if arguments.quick else (FULL, "schema-linking-out")
-    size = replace(usual, steps=arguments.steps or usual.steps)
-    rows = list(arguments.rows or (QUICK_ROWS if arguments.quick else VARIANTS))
-    seeds = range(arguments.seeds or (1 if arguments.quick else 3))
+    arguments = Options(
+        "schema-linking-out", "Find the column that a question asks for, with and without relations.",
+        "two rows, one seed, less training; half a minute", apart=True, seeds=(3, 1), steps=(FULL.steps, QUICK.steps),
+        rows=("--rows", [*VARIANTS], [*VARIANTS], QUICK_ROWS),
+    ).read(argv)  # fmt: skip
+    usual, seeds, rows = QUICK if arguments.quick else FULL, arguments.seeds, arguments.rows
+    size = replace(usual, steps=arguments.steps)
     settings = {"quick": arguments.quick, **asdict(size)}
-    runs = Runs.of_command(arguments.out or Path(out), Run, settings, fresh=arguments.fresh)
+    runs = Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)
     count = len(rows) * len(seeds)
     announce(count, count * size.steps * SECONDS_A_STEP[usual], runs.folder)
     training = make_batches(size.batches, size.questions, 0, "train")

@@ -57,7 +57,6 @@ from the last step of the interrupted training.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import random
 import shutil
@@ -72,6 +71,7 @@ from statistics import mean
 
 import example_runs
 import torch
+from example_options import Options
 from example_runs import INTERRUPTED, Runs, announce, percent, picture, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor
@@ -391,19 +391,13 @@ def draw_order(path: Path, models: dict[str, tuple[Translator, Vocabulary]], num
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Translate names of numbers from English to German, with two kinds of positions."
-    )
-    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps; half a minute")
-    parser.add_argument("--seeds", type=int, help=f"runs per row ({FULL.seeds}, quick {QUICK.seeds})")
-    parser.add_argument("--steps", type=int, help=f"training steps per run ({FULL.steps}, quick {QUICK.steps})")
-    parser.add_argument("--out", type=Path, help="output folder (translating-numbers-out, quick: its folder quick)")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    arguments = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    usual, out = (QUICK, "translating-numbers-out/quick") if arguments.quick else (FULL, "translating-numbers-out")
-    steps, seeds = arguments.steps or usual.steps, range(arguments.seeds or usual.seeds)
-    runs = Runs.of_command(arguments.out or Path(out), Run, {"steps": steps}, fresh=arguments.fresh)
+    arguments = Options(
+        "translating-numbers-out", "Translate names of numbers from English to German, with two kinds of positions.",
+        "one seed and fewer steps; half a minute", apart=True, seeds=(FULL.seeds, QUICK.seeds),
+        steps=(FULL.steps, QUICK.steps),
+    ).read(argv)  # fmt: skip
+    steps, seeds = arguments.steps, arguments.seeds
+    runs = Runs.of_command(arguments.out, Run, {"steps": steps}, fresh=arguments.fresh)
     folders = {(name, seed): runs.folder / f"{name}-{seed}" for name in POSITIONS for seed in seeds}
     if arguments.fresh:
         for folder in (runs.folder / "data", *folders.values()):

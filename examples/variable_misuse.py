@@ -82,7 +82,8 @@ from statistics import mean
 from typing import Any
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
+from example_options import Options
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, train, until_stopped
 from great_data import PARTS, ROWS, Batch, Record, batches, great_files, read_great, read_source
 from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
@@ -349,42 +350,26 @@ def draw_relations(folder: Path, model: Detective, record: Record, mass: Tensor,
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Find and repair misused variables, with distances and code relations."
-    )
-    where = parser.add_mutually_exclusive_group()
+    options = Options(
+        "variable-misuse-out", "Find and repair misused variables, with distances and code relations.",
+        "about a minute; plants misuses in Python's library", seeds=(3, 1), steps=(STEPS, QUICK_STEPS),
+        longest=(LONGEST, QUICK_LONGEST), rows=("--variants", [*VARIANTS], [*VARIANTS], QUICK_VARIANTS),
+    )  # fmt: skip
+    where = options.add_mutually_exclusive_group()
     where.add_argument("--data", type=Path, help="GREAT's JSON lines, or a folder with them (RELGRAPH_DATA, else data)")
     where.add_argument(
         "--source", type=Path, nargs="+", help="Python files in which to plant misuses, in place of --data"
     )
-    parser.add_argument("--quick", action="store_true", help="about a minute; plants misuses in Python's library")
-    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help=f"training steps per run ({STEPS}, quick {QUICK_STEPS})")
-    parser.add_argument(
-        "--longest", type=positive(int), help=f"most tokens per function ({LONGEST}, quick {QUICK_LONGEST})"
-    )
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, help="the rows to train (all; quick: two)")
-    parser.add_argument("--out", type=Path, default=Path("variable-misuse-out"), help="output folder")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    arguments = parser.parse_args(argv)
+    arguments = options.read(argv)
     if arguments.quick and not arguments.data and not arguments.source:
         library = Path(sysconfig.get_paths()["stdlib"])
         print(f"--quick reads no data: misuses are planted in the library of Python {platform.python_version()}")
         arguments.source = sorted(library.glob("*.py"))
     arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
     if not arguments.source and not great_files(arguments.data):
-        parser.error(
+        options.error(
             f"--data must name GREAT's JSON lines or a folder with them, got {arguments.data}; --quick needs no files"
         )
-    return with_usual_sizes(arguments)
-
-
-def with_usual_sizes(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Fill in the sizes that were not given, depending on whether the run is quick."""
-    usual = {"seeds": (3, 1), "steps": (STEPS, QUICK_STEPS), "longest": (LONGEST, QUICK_LONGEST)}
-    usual |= {"variants": (list(VARIANTS), list(QUICK_VARIANTS))}
-    for name, values in usual.items():
-        setattr(arguments, name, getattr(arguments, name) or values[arguments.quick])
     arguments.batch_tokens = QUICK_BATCH_TOKENS if arguments.quick else BATCH_TOKENS
     return arguments
 
@@ -397,12 +382,11 @@ def open_runs(arguments: argparse.Namespace, counts: dict[str, list[int]]) -> Ru
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
-    torch.set_num_threads(1)
     parts = read_parts(arguments)
     data = {part: batches(records, arguments.batch_tokens, random.Random(0)) for part, records in parts.items()}
     counts = {part: [len(mine), sum(record.error > 0 for record in mine)] for part, mine in parts.items()}
     print("; ".join(f"{part}: {count} functions, {bugs} with a bug" for part, (count, bugs) in counts.items()))
-    runs, number = open_runs(arguments, counts), len(arguments.variants) * arguments.seeds
+    runs, number = open_runs(arguments, counts), len(arguments.variants) * len(arguments.seeds)
     announce(number, number * arguments.steps * (0.04 + 4e-5 * arguments.batch_tokens), arguments.out)  # as measured
 
     def run(name: str, seed: int) -> tuple[Run, Detective]:
@@ -418,7 +402,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def tell(run: Run) -> str:
         return ", ".join(f"{title} {100 * run.right['test'][name]:.1f} %" for name, title in COLUMNS.items())
 
-    finished = runs.each(arguments.variants, range(arguments.seeds), run, tell=tell)
+    finished = runs.each(arguments.variants, arguments.seeds, run, tell=tell)
     baselines = guesses(parts["test"])
     if arguments.quick:
         print(SHORT)

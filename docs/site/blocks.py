@@ -98,6 +98,8 @@ def check_command(words: list[str]) -> None:
 @cache
 def knows(place: Path, option: str) -> bool:
     """Whether a source file names the option, or the field that the option comes from."""
-    paths = [place] if place.is_file() else sorted(place.rglob("*.py"))
+    texts = [path.read_text(encoding="utf-8") for path in ([place] if place.is_file() else sorted(place.rglob("*.py")))]
+    if any("import Options" in text for text in texts):
+        texts.append((ROOT / "examples" / "example_options.py").read_text(encoding="utf-8"))
     field = option.removeprefix("--").removeprefix("no-").replace("-", "_")
-    return any(re.search(rf"\"{option}\"|\b{field}:", path.read_text(encoding="utf-8")) for path in paths)
+    return any(re.search(rf"\"{option}\"|\b{field}[:=]", text) for text in texts)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from examples.translation import checkpoints, preparation, report, speed, states, sweep
+from examples.translation import checkpoints, preparation, report, speed, sweep
 from examples.translation.corpus import decode_lines, read_lines, read_tests
 from examples.translation.evaluation import evaluate
 from examples.translation.files import load_json, save_json, save_text
@@ -218,10 +218,9 @@ def _announce(run: Path, training: Training) -> None:
         print(f"{run}: {training.too_long:,} pairs with more than --longest tokens are left out")
     if step < settings.steps:
         model = checkpoints.model_path(Path(), 0).name
-        latest = states.FILE if training.processes.world == 1 else f"{states.folder_path(Path(), 0).name}/"
         steps, minutes = settings.save_every, settings.save_minutes
         often = f"{minutes:g} minutes" if minutes else f"{steps:,} steps"
-        print(f"{run}: writes config.json, metrics.csv, and every {often} {latest} and {model}, numbered")
+        print(f"{run}: writes config.json, metrics.csv, and every {often} {checkpoints.STATE} and {model}, numbered")
 
 
 def _average(args: argparse.Namespace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,44 +24,19 @@ def whole(path: Path) -> Iterator[Path]:
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         partial.replace(path)
-        sync_folder(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY)  # its new name must be on the disk too
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def remove_partial(folder: Path) -> None:
     """Remove unfinished files of a killed process."""
     for path in folder.glob(f".*{PARTIAL}"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def partial_folder(path: Path) -> Path:
-    """An empty folder next to ``path`` for several processes to write to; :func:`finish_folder` renames it."""
-    partial = path.with_name(f".{path.name}{PARTIAL}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    return partial
-
-
-def finish_folder(partial: Path, path: Path) -> None:
-    """Rename a folder to its final name once its files are complete."""
-    sync_folder(partial)
-    if path.exists():
-        shutil.rmtree(path)
-    partial.replace(path)
-    sync_folder(path.parent)
+        path.unlink(missing_ok=True)
 
 
 def save_text(path: Path, text: str) -> None:

@@ -69,14 +69,10 @@ class Alone:
     def clip(self, limit: float) -> None:
         """Scale the gradients down to a norm of at most ``limit``."""
         kinds = [group for group in _by_kind(list(self.model.parameters())) if group]
-        norms = [_whole(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])) for group in kinds]
+        norms = [whole(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])) for group in kinds]
         total = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
         for group in kinds:
             nn.utils.clip_grads_with_norm_(group, limit, total)
-
-    def whole_model(self) -> Translator | None:
-        """The whole model on the first process; None on the others."""
-        return self.model
 
 
 class ByData(Alone):
@@ -91,24 +87,7 @@ class ByData(Alone):
         return nullcontext() if last else self.wrapped.no_sync()  # type: ignore[operator]
 
 
-class _Split(Alone):
-    """Each process holds a part of the parameters."""
-
-    def whole_model(self) -> Translator | None:
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-        # all processes send their parts; only the first one receives them
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        state = get_model_state_dict(self.model, options=options)
-        if not self.processes.leads:
-            return None
-        with torch.random.fork_rng(devices=[]):  # drawing initial values must not change later random numbers
-            whole = Translator(self.model.settings, self.model.embedding.num_embeddings)
-        whole.load_state_dict(state)
-        return whole
-
-
-class ByShards(_Split):
+class ByShards(Alone):
     """Each process has its own batches and holds a part of every parameter: FSDP2, ``fully_shard``.
 
     All processes gather a layer's parameters when it computes, so all must compute the same number of batches.
@@ -127,7 +106,7 @@ class ByShards(_Split):
         fully_shard(model, mesh=mesh)
 
 
-class ByHeads(_Split):
+class ByHeads(Alone):
     """All processes take the same batches; each computes some heads and some columns of the feed-forward networks.
 
     Embeddings and norms are not split; they and their gradients are the same on all processes.
@@ -276,5 +255,6 @@ def _by_kind(parameters: list[Any]) -> tuple[list[Any], list[Any]]:
     return split, [parameter for parameter in parameters if not hasattr(parameter, "placements")]
 
 
-def _whole(x: Any) -> Tensor:
+def whole(x: Any) -> Any:
+    """A DTensor as a tensor that all processes have whole; anything else as it is."""
     return x.full_tensor() if hasattr(x, "full_tensor") else x

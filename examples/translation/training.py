@@ -19,11 +19,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 import relgraph as rg
-from examples.translation import checkpoints, states
+from examples.translation import checkpoints
 from examples.translation.batches import Batch, Pairs
 from examples.translation.clocks import Clock, Meter, Remaining, spell
 from examples.translation.evaluation import negative_log_likelihood
-from examples.translation.files import remove_partial, save_json
+from examples.translation.files import remove_partial, save_json, save_tensors
 from examples.translation.log import Log, Row
 from examples.translation.model import Translator
 from examples.translation.parallel import DATA, longest_row, share
@@ -97,7 +97,6 @@ class Training:
             # each choice of implementation by size is a graph of its own; past the limit torch silently stops compiling
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
             self.model.compile(dynamic=True)
-        self._names = [name for name, _ in self.model.named_parameters()]
         self._size = sum(parameter.numel() for parameter in self.model.parameters())
         self.trained = share(self.model, parallel, processes)
         groups = self.trained.parameter_groups()
@@ -108,7 +107,7 @@ class Training:
         # seconds between the last saved model and the interruption that this run continues from
         self.waited = 0.0
         self._seed()
-        if (saved := states.saved_state(run)) is not None:
+        if (saved := checkpoints.read_state(run)) is not None:
             self._go_on(saved)
         self._groups, self._groups_epoch = self._groups_of(self.position.epoch), self.position.epoch
 
@@ -287,11 +286,7 @@ class Training:
         own = self.processes.gather({"random": _random_state(self.processes.device), "window": self.window.cpu()})
         if log is not None:
             log.sync()
-        step = self.position.step
-        if keep:
-            model = self.trained.whole_model()
-            if self.processes.leads and model is not None:
-                checkpoints.save_model(checkpoints.model_path(self.run, step), model, self.vocabulary, [step])
+        state, step = checkpoints.whole_state(self.trained, self.optimizer), self.position.step
         notes = {
             "position": asdict(self.position),
             "own": own,
@@ -300,8 +295,11 @@ class Training:
             "waited": self.waited,
             "settings": self._fixed(),
         }
-        states.save(self.run, self.trained, self.optimizer, notes)
         if self.processes.leads:
+            if keep:
+                path = checkpoints.model_path(self.run, step)
+                checkpoints.save_model(path, state["model"], self.model.settings, self.vocabulary, [step])
+            save_tensors(self.run / checkpoints.STATE, {**state, **notes})
             for path in checkpoints.saved_models(self.run)[: -self.settings.keep]:
                 path.unlink()
 
@@ -320,20 +318,17 @@ class Training:
         data = {"pairs": len(self.pairs), "vocabulary": self.vocabulary.fingerprint[:12]}
         return {**asdict(self.model.settings), **training, "batches_per_update": self._batches_per_update, **data}
 
-    def _go_on(self, saved: Path) -> None:
-        notes = states.read_notes(saved)
-        before = {name: getattr(ModelSettings, name) for name in ModelSettings.later} | notes["settings"]
-        if "batches_per_update" not in before:  # saved before the number of processes could change
-            before["batches_per_update"] = before["processes"] * before["accumulate"]
+    def _go_on(self, saved: dict[str, Any]) -> None:
+        before = {name: getattr(ModelSettings, name) for name in ModelSettings.later} | saved["settings"]
         for name, value in self._fixed().items():
             if before.get(name) != value:
                 hint = " (processes times accumulate)" if name == "batches_per_update" else ""
                 raise ValueError(f"{self.run} was started with {name}={before.get(name)!r}, got {value!r}{hint}")
-        states.load(saved, self.trained, self.optimizer, self._names)
-        self.position = Position(**notes["position"])
-        self.seconds, self.waited = notes["seconds"], notes.get("waited", 0.0)
-        own, processes = notes["own"], self.processes
-        if (len(own), notes.get("parallel", DATA)) == (processes.world, self.parallel):
+        checkpoints.load_state(saved, self.trained, self.optimizer)
+        self.position = Position(**saved["position"])
+        self.seconds, self.waited = saved["seconds"], saved["waited"]
+        own, processes = saved["own"], self.processes
+        if (len(own), saved["parallel"]) == (processes.world, self.parallel):
             _set_random_state(own[processes.rank]["random"], processes.device)
         else:
             self._seed()

@@ -167,6 +167,7 @@ def test_results_of_a_long_run_are_drawn_from_its_own_runs(example, finished, tm
     assert imread(tmp_path / "results.png")[..., :3].std() > 0.05
 
 
+@pytest.mark.parametrize("example", [schema_linking], indirect=True, ids=["schema_linking"])
 def test_a_stopped_command_goes_on_where_it_was(example, finished, tmp_path, capsys, monkeypatch):
     train, started = example.module.train, []
 

@@ -51,13 +51,6 @@ def test_verbs_show_their_lemmas_and_auxiliaries_their_forms(questions):
     assert first.families[8] == ("parataxis", {"punct", "nsubj"})
 
 
-def test_the_form_of_a_verb_reaches_nothing_but_the_target():
-    line = "1\t{}\teat\tVERB\t{}\t_\t0\troot\t_\t_\n\n"
-    (ate,), (eats,) = ask_all(line.format("ate", "VBD")), ask_all(line.format("eats", "VBZ"))
-    assert (ate.shown, ate.helpers, ate.families, ate.graph) == (eats.shown, eats.helpers, eats.families, eats.graph)
-    assert ate.targets != eats.targets
-
-
 def test_accuracy_by_the_nearest_helper(questions):
     words = example.Vocabulary(questions)
 

@@ -3,18 +3,13 @@
 import json
 import multiprocessing
 import os
-import random
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import example_runs
 import pytest
 import torch
-from example_runs import Runs, announce, interval, lead, train, until_stopped
+from example_runs import Runs, lead, train
 from torch import nn
 
 
@@ -88,15 +83,6 @@ def test_each_run_that_is_done_prints_its_score_and_what_is_left(tmp_path, capsy
     assert example_runs._outlook([("a", 0), ("a", 1)], taken, 3) == "1 of 2 runs done, about 2 min left"
 
 
-def test_the_announcement_divides_by_processes(tmp_path, capsys):
-    announce(4, 80, tmp_path)
-    announce(4, 80, tmp_path, 2)
-    assert [line.split(";")[0] for line in capsys.readouterr().out.splitlines()] == [
-        "4 runs, about 80 s on one idle CPU core",
-        "4 runs, about 40 s on 2 idle CPU cores",
-    ]
-
-
 def test_a_run_prints_lines_where_there_is_no_terminal(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(example_runs.time, "perf_counter", lambda: now[0])
@@ -156,57 +142,6 @@ def test_a_run_that_fails_in_its_process_ends_the_others(tmp_path, capfd):
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copies of this one")
-def test_ctrl_c_ends_all_processes_and_keeps_what_is_done(tmp_path, capsys, monkeypatch):
-    runs = Runs(tmp_path, Run, {})
-    save = runs.save
-
-    def stop_when_saved():
-        save()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runs, "save", stop_when_saved)
-    assert not runs.each(["b", "a", "c"], [0], Waiting(tmp_path / "nowhere"), processes=2)
-    assert "stopped: 1 of 3 runs are kept" in capsys.readouterr().out
-    assert Runs(tmp_path, Run, {}).done == [Run("b", 0, 0.0)]
-    assert not multiprocessing.active_children()
-
-
-FORKED = """
-import os, sys, time
-from pathlib import Path
-from tests.examples.test_example_runs import Run, Runs
-
-def endless(name, seed):
-    print(os.getpid(), flush=True)
-    time.sleep(600)
-
-Runs(Path(sys.argv[1]), Run, {}).each(["a", "b"], [0], endless, processes=2)
-"""
-
-
-def exists(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_processes_end_with_one_that_is_killed(tmp_path):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", FORKED, str(tmp_path)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
-        copies = [int(process.stdout.readline()) for _ in range(2)]
-        assert all(map(exists, copies))
-        process.kill()
-    until = time.monotonic() + 60
-    while any(map(exists, copies)):
-        assert time.monotonic() < until, "a process goes on without the one that started it"
-        time.sleep(0.05)
-
-
 def test_runs_count_with_the_same_settings_only(tmp_path, capsys):
     settings = {"sizes": (1, 2), "by": {3: 4}}
     runs = Runs(tmp_path, Run, settings)
@@ -221,80 +156,6 @@ def test_runs_count_with_the_same_settings_only(tmp_path, capsys):
             Runs.of_command(tmp_path, Run, other, fresh=False)
     assert "must hold runs with these settings" in capsys.readouterr().err
     assert Runs(tmp_path, Run, {}, fresh=True).done == []
-
-
-def test_a_write_that_fails_leaves_what_stood(tmp_path, monkeypatch):
-    runs = Runs(tmp_path, Run, {})
-    runs.each(["a"], [0], Trainer())
-    before = runs.path.read_bytes()
-
-    def fail(path, text, **_):
-        path.write_bytes(text[:10].encode())
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(Path, "write_text", fail)
-    with pytest.raises(OSError, match="the disk is full"):
-        runs.save()
-    assert runs.path.read_bytes() == before
-    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
-
-
-def test_ctrl_c_outside_of_runs_is_no_traceback():
-    def main():
-        raise KeyboardInterrupt
-
-    assert until_stopped(main) == 130
-    assert until_stopped(lambda: 0) == 0
-
-
-KILLS, SEEDS = 8, range(200)
-COMMAND = """
-import sys
-from pathlib import Path
-from tests.examples.test_example_runs import SEEDS, Run, Runs, Trainer
-print("begun")
-Runs(Path(sys.argv[1]), Run, {}).each(["a", "b"], SEEDS, Trainer())
-"""
-
-
-def start(folder):
-    """Runs in a separate process that train nothing and write all the time."""
-    command = [sys.executable, "-c", COMMAND, str(folder)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"begun\n"
-    return process
-
-
-@pytest.mark.slow
-def test_nothing_finished_is_lost_by_kills(tmp_path):
-    wanted, rng, before = [Run(name, seed, seed / 4) for seed in SEEDS for name in "ab"], random.Random(0), 0
-    for _ in range(KILLS):
-        with start(tmp_path) as process:
-            time.sleep(rng.uniform(0.0, 0.2))
-            process.kill()
-        assert process.wait() == -signal.SIGKILL
-        runs = Runs(tmp_path, Run, {})
-        assert runs.done == wanted[: len(runs.done)]
-        assert len(runs.done) >= before, "a run that was finished is lost"
-        for run in runs.done:
-            assert runs.load(weights(7.0), run.variant, run.seed).weight.item() == run.seed
-        before = len(runs.done)
-    assert 0 < before < len(wanted), "kills came before or after all writes"
-    with start(tmp_path) as process:
-        process.stdout.read()
-    assert process.wait() == 0
-    assert Runs(tmp_path, Run, {}).done == wanted
-    assert len(list(tmp_path.iterdir())) == len(wanted) + 1
-
-
-def test_an_interval_is_students():
-    """t with 4 degrees of freedom is 2.776; five values with standard deviation √2.5."""
-    assert interval([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx((3 - 1.9632, 3 + 1.9632), abs=1e-4)
-    low, high = interval([1.0, 2.0, 3.0, 4.0, 5.0], 0.5)
-    assert 2 < low < 3 < high < 4
-    with pytest.raises(ValueError, match="two or more, got 1"):
-        interval([1.0])
 
 
 def test_a_lead_compares_each_seed_with_itself():

@@ -17,25 +17,6 @@ def test_the_graph_is_that_of_networkx():
         assert example.READ.types[kind] == ("often" if club[key][query]["weight"] >= example.OFTEN else "seldom")
 
 
-def test_only_the_sides_of_known_members_are_shown():
-    known = example.choose(3)
-    assert len(set(known.tolist())) == example.KNOWN and len(set(example.SIDES[known].tolist())) == 2
-    shown = example.shown(known)
-    assert torch.equal(shown[known], example.SIDES[known])
-    assert (shown != example.UNKNOWN).sum() == example.KNOWN
-
-
-@pytest.mark.parametrize("name", example.ROWS)
-def test_a_row_scores_each_side_of_each_member_and_trains_all_parameters(name):
-    torch.manual_seed(0)
-    model = example.Members(example.ROWS[name])
-    scores = model(example.shown(example.choose(0)))
-    assert scores.shape == (34, 2)
-    scores.square().sum().backward()
-    idle = [at for at, parameter in model.named_parameters() if parameter.grad is None]
-    assert not idle
-
-
 @pytest.mark.parametrize("name", ["distances", "kinds | distances"])
 def test_labels_tell_members_apart(name):
     """Unknown members differ in nothing but their place in the graph: without labels their scores are equal."""

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import relgraph as rg
 from examples.translation.search import Search
-from examples.translation.vocabulary import END, PAD, SPECIAL, START
+from examples.translation.vocabulary import END, SPECIAL, START
 
 MODULE = '''
 class Tree:
@@ -72,38 +72,6 @@ def test_a_name_reaches_nothing_but_the_answer(questions, tmp_path):
     assert (renamed.tokens, renamed.graph) == (first.tokens, first.graph)
     assert [(q.tokens, q.name, q.graph) for q in same] == [(q.tokens, q.name, q.graph) for q in others]
     assert renamed.name == ("ab",)
-
-
-def test_functions_are_asked_about_in_files_that_were_not_trained_on(tmp_path, monkeypatch):
-    for number in range(40):
-        source = f"def f_{number}(a, b):\n    c{number} = a * b\n    return a + c{number}\n"
-        (tmp_path / f"m{number}.py").write_text(source)
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "deep.py").write_text("def deep(a, b):\n    return a * b + a - b + a + a\n")
-    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
-    parts = {}
-    for quick, validation in product((True, False), repeat=2):
-        read = example.read(quick=quick, validation=validation)
-        paths = [{question.path for question in read[part]} for part in ("train", "test")]
-        assert all(paths)
-        assert not paths[0] & paths[1]
-        assert ("folder/deep.py" in paths[0] | paths[1]) == (not quick)
-        parts[quick, validation] = paths
-    train, test = parts[True, False]
-    assert set.union(*parts[True, True]) == train
-    assert not parts[True, True][1] & test
-
-
-def test_words_of_names_can_be_written_and_others_share_numbers(questions, words):
-    assert words.known[:7] == ["2", "count", "depth", "get", "leaves", "max", "size"]
-    assert words.written == SPECIAL + 7
-    assert all(words[word] < words.written for question in questions for word in question.name)
-    assert words.text([words["get"], words["size"]]) == ("get", "size")
-    known = SPECIAL + len(words.known)
-    assert known <= words["unheard"] < len(words)
-    assert words.of("getSize") == [words["get"], words["size"], PAD, PAD]
-    batch = Batch.make(questions, words)
-    assert batch.names.tolist()[0] == [START, words["count"], words["leaves"], END, PAD]
 
 
 @pytest.mark.parametrize("name", example.VARIANTS)
@@ -181,10 +149,3 @@ def test_how_far_ahead_pools_seeds_and_draw_files(questions):
     apart = [Question(q.tokens, q.name, q.graph, str(n)) for n, q in enumerate(questions)]
     by, low, high = example.ahead(runs, apart, "relations")["distance"]["exact"]
     assert (by, low, high) == pytest.approx((1 / 6, 0.0, 1 / 2))
-
-
-@pytest.mark.parametrize("bad", [["--steps", "0"], ["--seeds", "x"], ["--variants", "trees"]])
-def test_bad_arguments(bad, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        example.main(bad)
-    assert bad[0] in capsys.readouterr().err

@@ -1,8 +1,6 @@
 """Tests the memory example: ways agree, its points are right, and its page shows the kept figures."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -62,14 +60,6 @@ def test_the_command_measures_all_points_and_draws(quick, within, tmp_path, caps
     assert within == wanted, "what is kept is not measured again"
 
 
-def test_theirs_trains_on_short_texts_alone():
-    names = example.points(SMALL)
-    theirs = SMALL.ways[0]
-    assert f"training step, 16, {theirs}" in names and f"forward, 40, {theirs}" in names
-    assert f"training step, 40, {theirs}" not in names
-    assert "training step, 40, patched" in names
-
-
 def test_the_page_shows_what_is_kept():
     kept = json.loads(example.KEPT.read_text(encoding="utf-8"))
     found = [example.Point(**run) for run in kept["runs"]]
@@ -82,12 +72,3 @@ def test_the_page_shows_what_is_kept():
     for way, point in longest.items():
         growth = point.mib / half[way].mib
         assert (growth < 2.5) if way == "patched" else (growth > 3.5)
-
-
-@pytest.mark.slow
-def test_a_process_of_its_own_finds_that_theirs_needs_more():
-    found = {}
-    for way in ("eager", "patched"):
-        command = [sys.executable, one_call.__file__, "forward", "2048", way, "--repeats", "1"]
-        found[way] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert found["eager"]["mib"] > 3 * found["patched"]["mib"] > 0

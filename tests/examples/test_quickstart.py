@@ -1,7 +1,6 @@
 """Tests the quickstart: data reveal no answers, labels belong to their function, and tests do not choose settings."""
 
 import json
-import os
 import random
 import sysconfig
 from pathlib import Path
@@ -51,16 +50,6 @@ def test_files_and_functions_of_all_parts_are_disjoint(parts):
     assert not any(data.is_validation_file(f.path) for f in test)
 
 
-def test_no_body_occurs_twice(tmp_path):
-    body = "(a, b):\n    c = a + b\n    return c * a\n"
-    for number in range(40):
-        (tmp_path / f"m{number}.py").write_text(
-            f"def f{number}{body}" + f"def g{number}(x, y):\n    return x * {number}, y, x\n"
-        )
-    train, test = data.load(data.Sizes(shortest=5), tmp_path)
-    assert sum(f.name.startswith("f") for f in train + test) == 1
-
-
 def test_every_candidate_stands_where_it_is_said_to_and_elsewhere_too(parts):
     for function in parts[0] + parts[1]:
         assert len(set(function.names)) == len(function.names) >= 2
@@ -88,20 +77,6 @@ def test_the_hole_hides_its_name(questions):
         assert torch.equal(batch.variables[b, :length][others], questions.variables[number][others])
         assert batch.padding[b].tolist() == [False] * length + [True] * (batch.words.shape[1] - length)
     assert all(torch.equal(a, b) for a, b in zip(before, questions.words, strict=True))
-
-
-def test_swapping_what_is_hidden_changes_no_input(tmp_path, questions):
-    """Two functions that differ only in the hidden token give the same input, so nothing else reveals the answer."""
-    source = "def f(a, b):\n    c = a + b\n    return {} + a + b + c\n"
-    batches = []
-    for name in "ab":
-        functions = _read(tmp_path, source.format(name))
-        asked = data.Questions(functions, questions.vocabulary)
-        batches.append(asked.batch([(0, functions[0].uses[2])]))
-    first, second = batches
-    assert torch.equal(first.words, second.words)
-    assert torch.equal(first.variables, second.variables)
-    assert first.target.item() != second.target.item()
 
 
 def _refilled(tmp_path, function, hole, name):
@@ -136,18 +111,6 @@ def test_the_graph_of_a_question_does_not_depend_on_what_is_hidden(tmp_path, par
     assert differing > 100
 
 
-def test_the_fresh_name_stands_nowhere_else(tmp_path):
-    """The edges are the same even if the hidden variable, or the code around it, uses the fresh name."""
-    source = "def f(hidden, b):\n    hidden_ = b\n    return {} + hidden + b + hidden_\n"
-    graphs = []
-    for name in ("hidden", "b", "hidden_"):
-        (function,) = _read(tmp_path, source.format(name))
-        hole = function.tokens.index("return") + 1
-        assert "return hidden__ +" in code_relations.hide(function, hole)
-        graphs.append(code_relations.question_graph(function, hole))
-    assert graphs[0] == graphs[1] == graphs[2]
-
-
 def test_validation_tries_the_same_settings_for_every_row_and_tests_nothing(tmp_path, questions, monkeypatch):
     asked, few = [], quickstart.Data(questions, questions, questions.draw(random.Random(0))[:20])
     monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda _, *how: asked.append(how) or few))
@@ -158,20 +121,3 @@ def test_validation_tries_the_same_settings_for_every_row_and_tests_nothing(tmp_
     assert asked == [(False, True)]
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == len(tried[0]) == 6
     assert list(tmp_path.iterdir()) == [tmp_path / "results.json"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copies of this one")
-def test_rows_side_by_side_give_the_numbers_of_rows_one_after_the_other(tmp_path, questions, monkeypatch):
-    few = quickstart.Data(questions, questions, questions.draw(random.Random(0))[:20])
-    monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda *_: few))
-    found = []
-    for processes in ("1", "2"):
-        out = tmp_path / processes
-        rows = ["--variants", "none", "sinusoidal"]
-        assert quickstart.main(["--steps", "2", "--processes", processes, "--out", str(out), *rows]) == 0
-        runs = json.loads((out / "results.json").read_text())["runs"]
-        found.append([{name: value for name, value in run.items() if name != "seconds"} for run in runs])
-        assert {path.name for path in out.glob("model-*")} == {"model-none-0.pt", "model-sinusoidal-0.pt"}
-    assert found[0] == found[1]
-    with pytest.raises(SystemExit):
-        quickstart.main(["--threads", "2", "--processes", "2", "--out", str(tmp_path)])

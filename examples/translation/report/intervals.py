@@ -12,7 +12,8 @@ from sacrebleu.metrics.bleu import BLEU
 from scipy.stats import t
 from torch import Tensor
 
-CONFIDENCE = 0.95
+from examples.translation.intervals import CONFIDENCE, interval
+
 RESAMPLES = 5000
 METRIC = BLEU()
 
@@ -51,9 +52,8 @@ def over_seeds(values: Sequence[float]) -> Difference:
     if len(values) < 2:
         return Difference(value)
     error, freedom = stdev(values) / math.sqrt(len(values)), len(values) - 1
-    half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
     p = 2 * float(t.sf(abs(value) / error, freedom)) if error > 0 else float(value == 0)
-    return Difference(value, value - half, value + half, p)
+    return Difference(value, *interval(values), p)
 
 
 def sentence_statistics(translations: Sequence[str], references: Sequence[str]) -> Tensor:

@@ -7,6 +7,7 @@ import warnings
 import torch
 
 import relgraph as rg
+from examples.translation import checkpoints
 from examples.translation.processes import Processes
 from examples.translation.settings import ModelSettings, TrainingSettings
 from examples.translation.training import Training
@@ -39,16 +40,16 @@ def build(data, run, mode="data", rank=0, world=1, model=None, **settings):
 
 
 def learned(some):
-    """Loss and likelihood of some updates, the validation loss, and the model afterwards on the first process."""
+    """Loss and likelihood of some updates, the validation loss, and the model afterwards."""
     torch.set_default_dtype(torch.float64)
     found = []
     for _ in range(UPDATES):
         tokens = some.update()[0]
         found.append((tokens, *some.take_window()))
     found.append(some.validate())
-    model = some.trained.whole_model()
+    model = checkpoints.whole_state(some.trained, some.optimizer)["model"]
     torch.set_default_dtype(torch.float32)
-    return found, {} if model is None else model.state_dict()
+    return found, model
 
 
 def train(data, run, mode, steps, rank=0, world=1, **settings):

@@ -1,6 +1,5 @@
 """Tests the command line of the translation example: its presets, its errors, and its measure of speed."""
 
-import argparse
 import re
 
 import pytest
@@ -30,17 +29,6 @@ def test_a_preset_is_the_librarys_and_gives_way_to_options(data, tmp_path):
     assert (model["width"], model["layers"], model["hidden"], model["per_head"]) == (16, 1, 32, True)
 
 
-def test_help_shows_every_default():
-    (commands,) = (action.choices for action in cli._parser()._actions if action.choices)
-    options = [(name, action) for name, parser in commands.items() for action in parser._actions]
-    given = [
-        (name, a) for name, a in options if a.option_strings and not a.required and a.default is not argparse.SUPPRESS
-    ]
-    assert {name for name, _ in given} == {*commands}
-    missing = [f"{name} {a.option_strings[0]}" for name, a in given if "(default: " not in a.help]
-    assert missing == []
-
-
 def test_a_file_that_is_not_there_is_named(data, tmp_path, capsys):
     nothing = tmp_path / "nothing"
     for command, missing in (
@@ -53,13 +41,6 @@ def test_a_file_that_is_not_there_is_named(data, tmp_path, capsys):
         assert capsys.readouterr().err == f"error: {missing} does not exist\n"
     assert cli.main(["prepare", str(tmp_path / "out"), "--train", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"error: Is a directory: {tmp_path}\n"
-
-
-def test_a_default_that_presets_change_names_theirs():
-    (commands,) = (action.choices for action in cli._parser()._actions if action.choices)
-    shown = " ".join(commands["train"].format_help().split())
-    assert "width of the feed-forward networks (default: 512, base 1024, big 4096)" in shown
-    assert "steps between two logged training losses (default: 50)" in shown
 
 
 def test_speed_prints_both_and_their_ratio(data, capsys):

@@ -67,16 +67,6 @@ def test_with_one_seed_it_is_sacrebleus_paired_bootstrap(share):
     assert found.p == pytest.approx(wanted, abs=4 * noise)
 
 
-def test_shifts_are_those_of_the_mean_over_runs_with_the_same_sentences_drawn():
-    lines = [_worse(_corpus(), share, seed) for seed, share in enumerate((0.2, 0.25))]
-    statistics = [sentence_statistics(each, _corpus()) for each in lines]
-    drawn = resampled_bleu(statistics, 3, seed=5)
-    both = resampled_bleu([torch.cat(statistics, 1)[:, :10]], 3, seed=5)
-    assert torch.equal(drawn[:, :1], both)
-    bleus = torch.tensor([corpus_bleu(each.sum(0).tolist()) for each in statistics], dtype=torch.float64)
-    torch.testing.assert_close(shift(bleus, drawn), drawn.mean(1) - bleus.mean())
-
-
 def test_seeds_widen_the_interval_as_the_variance_of_their_mean():
     differences, none = [0.0, 1.0, 2.5], torch.zeros(200_000, dtype=torch.float64)
     found = bootstrapped(differences, none)

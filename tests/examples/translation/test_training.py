@@ -52,27 +52,7 @@ class TestUpdates:
         torch.testing.assert_close(found, [g * (clip / norm if clip else 1) for g in wanted], rtol=1e-4, atol=1e-6)
 
 
-class TestFiles:
-    def test_metrics_have_a_row_where_one_is_due_and_the_last_models_are_kept(self, finished):
-        text = (finished / "metrics.csv").read_text(encoding="utf-8").splitlines()
-        assert text[0] == "step,split,loss,nll,learning_rate,tokens_per_second,seconds"
-        steps = {
-            split: [row["step"] for row in metrics(finished) if row["split"] == split] for split in ("train", "valid")
-        }
-        assert steps == {"train": ["4", "8", "12", "16", "20", "24", "28"], "valid": ["10", "20", "30"]}
-        names = {".lock", "config.json", "latest.pt", "metrics.csv", *(f"step-000000{n}.pt" for n in (20, 25, 30))}
-        assert {path.name for path in finished.iterdir()} == names
-
-
 class TestPrinted:
-    def test_time_left_is_that_of_the_pieces_done_since_the_clock_started(self, monkeypatch):
-        now = [1.0]
-        monkeypatch.setattr(clocks.time, "perf_counter", lambda: now[0])
-        remaining = clocks.Remaining(100, done=20)
-        now[0] = 301.0
-        assert remaining.seconds(40) == 300 / 20 * 60
-        assert remaining.seconds(100) == 0
-
     def test_without_a_terminal_a_line_comes_every_log_every_steps(self, data, tmp_path, capsys):
         assert train(data, tmp_path, steps=10, log_every=4) == 0
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
@@ -82,14 +62,6 @@ class TestPrinted:
             about = f"loss {float(row['loss']):.3f}, learning rate {float(row['learning_rate']):.3g}"
             wanted = rf"step {row['step']} of 10: {re.escape(about)}, [\d,]+ tokens/s, \d+ s left"
             assert re.fullmatch(wanted, line), line
-
-    def test_a_bar_takes_the_place_of_lines(self, data, tmp_path, monkeypatch, capsys):
-        monkeypatch.setattr(training, "_bar", lambda *_, shown: training.tqdm(disable=False, leave=False))
-        assert train(data, tmp_path, steps=4, log_every=2) == 0
-        assert not [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
-
-    def test_times_are_in_the_unit_that_one_says_them_in(self):
-        assert [clocks.spell(s) for s in (0.2, 89, 90, 1440, 5400)] == ["0 s", "89 s", "2 min", "24 min", "1.5 h"]
 
 
 class TestByMinutes:
@@ -110,15 +82,6 @@ class TestByMinutes:
         assert [int(path.stem[5:]) for path in checkpoints.saved_models(tmp_path)] == [4, 7, 10, 11]
         assert "and every 1 minutes latest.pt" in capsys.readouterr().out
 
-    def test_broken_off_it_ends_as_one_that_saves_by_steps(self, data, finished, tmp_path, clock):
-        values = {**FINISHED, "save_minutes": 1, "keep": 1000}
-        train(data, tmp_path, **{**values, "steps": 10})
-        saved = (tmp_path / "latest.pt").read_bytes()
-        train(data, tmp_path, **{**values, "steps": 25})
-        (tmp_path / "latest.pt").write_bytes(saved)
-        train(data, tmp_path, **values)
-        assert_same_end(tmp_path, finished)
-
     def test_minutes_that_had_gone_by_when_it_stopped_count_when_it_goes_on(self, data, tmp_path, clock, monkeypatch):
         monkeypatch.setattr(training, "_asked_to_stop", lambda tell: contextlib.nullcontext([1]))
         values = {**FINISHED, "save_minutes": 2}
@@ -128,18 +91,6 @@ class TestByMinutes:
 
 
 class TestLearnedPositions:
-    def test_those_that_no_sentence_reaches_stay_as_they_were_drawn(self, data, tmp_path):
-        some = build(data, tmp_path, positions="learned", max_len=40, longest=40, warm_up=2)
-        sides = [some.model.transformer.positions, some.model.transformer.tgt_positions]
-        before = [side.weight.detach().clone() for side in sides]
-        for _ in range(20):
-            some.update()
-        lengths = [int(some.pairs.source.lengths.max()), int((some.pairs.target.lengths - 1).max())]
-        assert max(lengths) < 40
-        for side, was, length in zip(sides, before, lengths, strict=True):
-            assert torch.equal(side.weight[length:], was[length:])
-            assert not torch.equal(side.weight[:length], was[:length])
-
     def test_they_bound_training_translations_and_tests(self, data, tmp_path, capsys):
         assert train(data, tmp_path / "run", positions="learned", max_len=30, longest=31) == 2
         assert "error: max_len must be at least longest = 31 for learned positions, got 30" in capsys.readouterr().err
@@ -173,20 +124,6 @@ class TestModels:
         assert cli.main(["average", str(run), "--last", "4"]) == 2
         assert f"error: --last must be in [1, 3], the models of {run}, got 4" in capsys.readouterr().err
 
-    def test_a_source_and_a_target_file_are_measured_as_one_of_pairs_is(self, data, finished, tmp_path, capsys):
-        lines = [line.split("\t") for line in (data / "test.tsv").read_text(encoding="utf-8").splitlines()[:4]]
-        sides = [tmp_path / "news.de", tmp_path / "news.en"]
-        for side, path in enumerate(sides):
-            path.write_text("".join(f"{line[side]}\n" for line in lines), encoding="utf-8")
-        (tmp_path / "news.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in lines), encoding="utf-8")
-        model, printed = str(finished / "step-00000030.pt"), []
-        for given in (sides, [tmp_path / "news.tsv"]):
-            assert cli.main(["evaluate", model, *map(str, given), "--extra", "3"]) == 0
-            printed.append(capsys.readouterr().out)
-        assert printed[0] == printed[1]
-        scores = r"BLEU [\d.]+, chrF [\d.]+, length ratio [\d.]+\n"
-        assert re.match(rf"news: perplexity [\d.]+, {scores}news, \d sources of \d+-\d+ words: {scores}", printed[0])
-
     def test_translations_and_measures_are_written(self, data, finished, tmp_path):
         model, output = finished / "step-00000030.pt", tmp_path / "out.txt"
         (tmp_path / "in.txt").write_bytes(b"ein hund\r\n\nrot\n")
@@ -206,7 +143,7 @@ class TestGoingOn:
         run = tmp_path / "run"
         train(data, run, **{**FINISHED, "steps": 10})
         state = latest(run)
-        del state["settings"]["max_len"], state["waited"]
+        del state["settings"]["max_len"]
         torch.save(state, run / "latest.pt")
         train(data, run, **FINISHED)
         assert_same_end(run, finished)

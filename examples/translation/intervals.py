@@ -1,0 +1,28 @@
+"""Student's confidence interval of a mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+from scipy.stats import t
+
+CONFIDENCE = 0.95
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Student's confidence interval of the mean: lower and upper end.
+
+    Args:
+        values: two or more, one for each seed; to compare two rows, pass their differences seed by seed.
+        confidence: how often such intervals contain the true mean.
+
+    Raises:
+        ValueError: fewer than two values.
+    """
+    if len(values) < 2:
+        raise ValueError(f"values must be two or more, got {len(values)}")
+    error = stdev(values) / math.sqrt(len(values))
+    half = float(t.ppf((1 + confidence) / 2, len(values) - 1)) * error
+    return mean(values) - half, mean(values) + half
