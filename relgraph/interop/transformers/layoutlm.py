@@ -31,7 +31,7 @@ from relgraph.interop.transformers.common import (
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import Linear, layer_of, linear_of, needs_model
 from relgraph.labelers import BucketedDistance, Labeler
-from relgraph.labels import DenseLabels, Labels, SumLabels, total
+from relgraph.labels import DenseLabels, Labels, total
 from relgraph.nn import RelationAttention
 
 LEFT, LOWER = 0, 3
@@ -236,7 +236,7 @@ def _attend(
     size = module.attention_head_size
     query, key, value = (split_heads(x, size) for x in (query, key, value))
     scaled = tuple(table * factor for table in tables)
-    bias_table = scaled if isinstance(labels, SumLabels) else scaled[0]
+    bias_table = scaled if len(scaled) > 1 else scaled[0]
     output, weights = attend(
         module, query, key, value, labels, mask=mask, dropout=module.dropout.p, scale=size**-0.5,
         need_weights=wants_weights(module, given), bias_table=bias_table,
