@@ -12,7 +12,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief, shown
 from relgraph.arguments.hints import in_place_of_graph
-from relgraph.labels.base import check_ptr, graph_of
+from relgraph.labels.borders import check_ptr, graph_of
 from relgraph.labels.ragged import block_positions, block_starts
 
 _FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")

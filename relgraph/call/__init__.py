@@ -16,7 +16,6 @@ from relgraph.call.call import EdgeVectors as EdgeVectors
 from relgraph.call.call import Tables as Tables
 from relgraph.call.call import ValueMap as ValueMap
 from relgraph.call.call import accumulation_dtype as accumulation_dtype
-from relgraph.call.check import carries_no_ids as carries_no_ids
 from relgraph.call.check import check_call as check_call
 from relgraph.call.check import check_labels_fit as check_labels_fit
 from relgraph.call.check import check_labels_type as check_labels_type

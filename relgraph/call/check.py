@@ -16,8 +16,8 @@ from relgraph.call.fold import with_query_biases
 from relgraph.call.offset import offset_of, sees_all_keys
 from relgraph.call.operands import BY_NAME, FREE_MAPS, Given, Operand, weight_of
 from relgraph.call.scores import check_function, check_score_type
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
-from relgraph.labels.base import KINDS
+from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels.naming import KINDS
 from relgraph.plan import LabelPlan, lower, plain
 from relgraph.score import DOT, Compatibility, compatibility
 
@@ -278,34 +278,12 @@ def check_read(call: Call, given: Given) -> None:
         return
     if call.is_causal and any(offset is not None for offset in labels.offsets):  # the order counts from it
         return
-    if not carries_no_ids(labels):
+    if not labels._carries_no_ids():
         raise ValueError(
             "labels must be read by a key_table, value_table, query_table or bias_table, by row_scores, value_map, "
             f"score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing reads: pass "
             "labels=None for plain attention"
         )
-
-
-def carries_no_ids(labels: Labels) -> bool:
-    """Whether no pair is known to carry an id.
-
-    Ids that cannot be inspected (compiled code, accelerators) count as carried if ``num_labels`` is above 0.
-    """
-    if isinstance(labels, SumLabels):
-        return all(carries_no_ids(part) for part in labels.parts)
-    if labels.num_labels == 0:
-        return True
-    if isinstance(labels, DistanceLabels):
-        return max(labels.lookup) < 0
-    if isinstance(labels, EdgeLabels) and labels.default is not None:
-        default = labels.default
-        if not (carries_no_ids(default) if isinstance(default, Labels) else default < 0):
-            return False
-    assert isinstance(labels, (BlockLabels, DenseLabels, EdgeLabels))
-    ids = labels.ids
-    if ids.numel() == 0:
-        return True
-    return ids.device.type == "cpu" and check.can_look_at_data(ids) and bool((ids < 0).all())
 
 
 def _check_score(given: Any, known: _Known, plan: LabelPlan, tables: tuple[Tables, ...]) -> Compatibility:

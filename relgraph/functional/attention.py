@@ -13,7 +13,6 @@ from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.region import hook_for
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.rule import choose
-from relgraph.labels import SumLabels
 
 
 @takes_options()
@@ -185,13 +184,13 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
     check_read(call, given)
     answer = answer_to(call, given.get("impl"))
     packed = given["query"].dim() == 3
-    return to_caller(answer, call, packed), aux_of(answer, given["labels"], packed, need_lse=need_lse)
+    return to_caller(answer, call, packed), aux_of(answer, packed, need_lse=need_lse)
 
 
 _NOTHING = AttentionAux()
 
 
-def aux_of(answer: Answer, labels: LabelsLike, packed: bool, *, need_lse: bool) -> AttentionAux:
+def aux_of(answer: Answer, packed: bool, *, need_lse: bool) -> AttentionAux:
     """The extra results of an answer, in the layout of the caller."""
     lse, mass, weights = answer.lse if need_lse else None, answer.mass, answer.weights
     if lse is None and mass is None and weights is None:
@@ -200,7 +199,7 @@ def aux_of(answer: Answer, labels: LabelsLike, packed: bool, *, need_lse: bool) 
         lse = None if lse is None else lse[0].T
         mass = None if mass is None else tuple(m[0].transpose(0, 1) for m in mass)
         weights = None if weights is None else weights[0]
-    single = mass if mass is None or isinstance(labels, SumLabels) else mass[0]
+    single = mass[0] if mass is not None and len(mass) == 1 else mass
     return AttentionAux(weights, single, lse)
 
 

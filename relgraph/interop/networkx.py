@@ -30,7 +30,7 @@ from relgraph.interop._networkx_attributes import (
     read_types,
 )
 from relgraph.interop._networkx_items import borders_by_attribute, listed
-from relgraph.labels import EdgeLabels, Labels, SumLabels
+from relgraph.labels import Labels
 
 __all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
 __dir__ = lists_public(globals())
@@ -242,11 +242,11 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
     check.most_pairs("labels", labels.q_len * labels.k_len)
     check.held("labels", labels)
     made.add_nodes_from(range(labels.q_len))
-    parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
+    parts = labels._summands
     named = names_of_parts(parts, names)
     for number, (part, of) in enumerate(zip(parts, named, strict=True)):
         extra = {"part": number} if len(parts) > 1 else {}
-        keys, queries, ids = _labeled(part)
+        keys, queries, ids = part._labeled_pairs()
         for key, query, label in zip(keys.tolist(), queries.tolist(), ids.tolist(), strict=True):
             made.add_edge(key, query, id=label, label=of[label], **extra)
     return made
@@ -267,18 +267,6 @@ def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
     if batch is not None:
         raise ValueError(f"batch must be left out with several graphs, got {shown(batch)}")
     return listed
-
-
-def _labeled(labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
-    """Key, query and id of every pair with a label; parallel edges are kept if only edges are labeled."""
-    if isinstance(labels, EdgeLabels) and labels.default is None:
-        keys, queries, ids = *labels.edge_index, labels.ids
-    else:
-        ids, _ = labels.to_dense()
-        _, queries, keys = ids.ge(0).nonzero().unbind(1)
-        ids = ids[0, queries, keys]
-    kept = ids >= 0
-    return keys[kept], queries[kept], ids[kept]
 
 
 def named_nodes(count: int, nodes: Sequence[Hashable] | None) -> tuple[Hashable, ...]:

@@ -14,7 +14,7 @@ import torch
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import LabelCounts, Labels, SumCounts
-from relgraph.labels.base import KINDS, named_by
+from relgraph.labels.naming import KINDS, named_by
 
 if TYPE_CHECKING:
     from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum

@@ -45,7 +45,6 @@ from relgraph.labels.algebra import total as total
 from relgraph.labels.base import NOT_ATTENDING as NOT_ATTENDING
 from relgraph.labels.base import UNLABELED as UNLABELED
 from relgraph.labels.base import Labels as Labels
-from relgraph.labels.base import register as _register
 from relgraph.labels.block import BlockLabels as BlockLabels
 from relgraph.labels.dense import DenseLabels as DenseLabels
 from relgraph.labels.describe import LabelCounts as LabelCounts
@@ -53,6 +52,7 @@ from relgraph.labels.describe import SumCounts as SumCounts
 from relgraph.labels.distance import DistanceLabels as DistanceLabels
 from relgraph.labels.edge import EdgeLabels as EdgeLabels
 from relgraph.labels.padding import padded as padded
+from relgraph.labels.register import register as _register
 from relgraph.labels.sum import SumLabels as SumLabels
 
 for _kind in (BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels):

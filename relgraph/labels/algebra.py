@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from relgraph.arguments import check
-from relgraph.labels.base import Labels, check_labels, named_by
+from relgraph.labels.alike import check_labels
+from relgraph.labels.base import Labels
 from relgraph.labels.join import join
+from relgraph.labels.naming import named_by
 from relgraph.labels.rules import JoinRule, PriorityRule, ProductRule, RestrictionRule
 from relgraph.labels.sum import SumLabels
 
@@ -124,7 +126,7 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
                  [-1,  1,  2]]])
     """
     check_labels("labels", labels, mask, *more)
-    masks = [part for given in (mask, *more) for part in (given.parts if isinstance(given, SumLabels) else (given,))]
+    masks = [part for given in (mask, *more) for part in given._summands]
     if isinstance(labels, SumLabels):
         # A sum attends where all its parts do, so restricting one of them is enough.
         first = named_by(labels.parts[0]._named, _fold(RestrictionRule, labels.parts[0], *masks))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from functools import partial
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import torch
@@ -17,11 +13,13 @@ from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.arguments.hints import in_place_of_labels
+from relgraph.labels.naming import named_by, names_of
 
 if TYPE_CHECKING:
+    from relgraph.labels.costs import Rows
     from relgraph.labels.dense import DenseLabels
     from relgraph.labels.describe import LabelCounts, SumCounts
+    from relgraph.labels.pairs import Pairs
     from relgraph.labels.sum import SumLabels
 
 UNLABELED = -1
@@ -37,10 +35,6 @@ def smallest_dtype(num_labels: int) -> torch.dtype:
         if num_labels - 1 <= torch.iinfo(dtype).max:
             return dtype
     return torch.int64
-
-
-KINDS: set[type] = set()
-"""All kinds of labels, which are final: to look a type up here is faster than ``isinstance`` of an abstract class."""
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -315,6 +309,71 @@ class Labels(ABC):
         """The ``q_offset`` of all distance labels within these; None for each that was built without one."""
         return ()
 
+    # What the rest of the library asks of every kind. Defaults hold for most kinds; a sum asks its parts.
+
+    @property
+    def _summands(self) -> tuple[Labels, ...]:
+        """The parts of a sum; other labels are their only part."""
+        return (self,)
+
+    @property
+    def _edges_only(self) -> bool:
+        """Whether only listed pairs attend, and each parallel one separately."""
+        return False
+
+    @property
+    def _several(self) -> bool:
+        """Whether parallel edges give a pair more than one label, or attend more than once."""
+        return False
+
+    def _several_at(self, row: int) -> Tensor:  # noqa: ARG002
+        """Which pairs of a batch row have several labels, bool ``[N_q, N_k]``."""
+        return torch.zeros(self.q_len, self.k_len, dtype=torch.bool, device=self.device)
+
+    def _carries_no_ids(self) -> bool:
+        """Whether no pair is known to carry an id; ids that cannot be read here count as carried."""
+        return self.num_labels == 0
+
+    def _attends_nowhere(self) -> bool:
+        """Whether borders or lists, without any id, show that no pair attends."""
+        if self.q_ptr is None or self.k_ptr is None:
+            return self.q_len == 0 or self.k_len == 0
+        return not bool((self.q_ptr.diff() * self.k_ptr.diff()).any())
+
+    def _outline(self) -> Labels:
+        """These labels without listed pairs, for checks that need only lengths and numbers."""
+        return self
+
+    def _batch_rows(self, start: int, stop: int) -> Labels:
+        """The labels of batch rows ``start:stop``; these labels if all rows share them."""
+        return self if self.packed or self.batch_size == 1 else self._cut_batch(start, stop)
+
+    def _cut_batch(self, start: int, stop: int) -> Labels:
+        """The labels of batch rows ``start:stop``, which differ from row to row."""
+        raise NotImplementedError
+
+    def _padded(self, length: int) -> Labels:
+        """Packed labels as a batch of one row per graph, of ``length`` queries and keys."""
+        raise NotImplementedError
+
+    def _codes_at(self, pairs: Pairs) -> Tensor:
+        """The code of each pair, ``[P]``: id, -1 for none, -2 if it does not attend; the first of parallel edges."""
+        raise NotImplementedError
+
+    def _labeled_pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Key, query and id of every pair that carries one, ``[P]`` each, of the first batch row."""
+        ids, _ = self.to_dense()
+        query, key = ids[0].ge(0).nonzero().unbind(1)
+        return key, query, ids[0, query, key]
+
+    def _count(self, batch: int, hidden: Tensor) -> Tensor:
+        """How many pairs have each code, ``[2 + R]``, over ``batch`` rows, without those numbered in ``hidden``."""
+        raise NotImplementedError
+
+    def _keys_per_row(self, rows: Rows) -> Tensor:
+        """How many keys each query attends to, ``[N_q]``, of all batch rows together."""
+        raise NotImplementedError
+
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         tensors, spec = pytree.tree_flatten(self)
         once = {id(tensor): fn(tensor) for tensor in {id(t): t for t in tensors}.values()}
@@ -342,178 +401,3 @@ class Labels(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._describe())})"
-
-
-def names_of(labeler: Any) -> tuple[Any, ...]:
-    """The names of a labeler, one tuple for all labels that it makes."""
-    try:
-        kept = vars(labeler)
-    except TypeError:  # a class with slots
-        return labeler.names
-    if "_kept_names" not in kept:
-        kept["_kept_names"] = labeler.names
-    return kept["_kept_names"]
-
-
-def named_by(source: Any, labels: Any) -> Any:
-    """Labels with the names of ``source``, a labeler or a tuple; a copy if they have others."""
-    if source is None or type(labels) not in KINDS or labels._named is source:
-        return labels
-    if labels._named is not None:
-        if type(labels._named) is type(source) and labels._named == source:
-            return labels
-        labels = copy.copy(labels)
-    vars(labels)["_named"] = source
-    return labels
-
-
-def _keeps_names(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that returns labels, with the names of these."""
-
-    @functools.wraps(method)
-    def named(self: Labels, *args: Any, **kwargs: Any) -> Any:
-        made = method(self, *args, **kwargs)
-        return made if self._named is None or torch.compiler.is_compiling() else named_by(self._named, made)
-
-    return named
-
-
-def register(kind: type[Labels]) -> None:
-    """Register a kind of labels, also with torch's pytree: fields with tensors or labels are children."""
-    KINDS.add(kind)
-    for method in ("rows", "cols", "dense"):
-        setattr(kind, method, _keeps_names(getattr(kind, method)))
-    pytree.register_pytree_node(
-        kind,
-        _flatten,
-        partial(_unflatten, kind),
-        serialized_type_name=f"relgraph.{kind.__name__}",
-        flatten_with_keys_fn=_flatten_with_keys,
-    )
-
-
-def _flatten(labels: Labels) -> tuple[list[Any], tuple[Any, ...]]:
-    values = {field.name: getattr(labels, field.name) for field in fields(labels)}
-    children = {name: value for name, value in values.items() if _holds_tensors(value)}
-    rest = tuple((name, value) for name, value in values.items() if name not in children)
-    return list(children.values()), (tuple(children), rest)
-
-
-def _flatten_with_keys(labels: Labels) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-    children, context = _flatten(labels)
-    return [(pytree.GetAttrKey(name), child) for name, child in zip(context[0], children, strict=True)], context
-
-
-def _unflatten(kind: type[Labels], children: Iterable[Any], context: tuple[Any, ...]) -> Labels:
-    names, rest = context
-    return kind._make(**dict(zip(names, children, strict=True)), **dict(rest))
-
-
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, tuple):  # the parts of a sum, or a lookup of ids, which may be long: look at one entry only
-        return bool(value) and isinstance(value[0], Labels)
-    return isinstance(value, (Tensor, Labels))
-
-
-def check_labels(name: str, *given: Any) -> None:
-    """Raise TypeError, which calls them ``name``, unless all are Labels."""
-    for labels in given:
-        if not isinstance(labels, Labels):
-            raise TypeError(f"{name} must be Labels, got {in_place_of_labels(labels)}")
-
-
-def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
-    """Return ``ptr`` as int64; raise ValueError unless it starts at 0, never falls and ends at ``total``."""
-    ptr = check.integer_tensor(name, ptr, dim=1).to(torch.int64, copy=True)
-    check.unmapped(name, ptr)
-    if ptr.shape[0] < 1:
-        raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
-    if check.can_look_at_data(ptr):
-        values = ptr.tolist()
-        falls = any(b < a for a, b in pairwise(values))
-        if values[0] != 0 or values[-1] != total or falls:
-            got = values if len(values) <= 8 else f"[{', '.join(map(str, values[:4]))}, ..., {values[-1]}]"
-            raise ValueError(f"{name} must start at 0, never fall and end at {total}, got {got}")
-    return ptr
-
-
-def check_ptrs(ptr: Any, q_ptr: Any, q_len: int, k_len: int) -> tuple[Tensor | None, Tensor | None]:
-    """The checked borders of queries and keys; without ``q_ptr``, ``ptr`` serves both."""
-    if ptr is None:
-        if q_ptr is not None:
-            raise ValueError("q_ptr needs ptr, the borders of the keys; got ptr=None")
-        return None, None
-    k_ptr = check_ptr("ptr", ptr, k_len)
-    q_ptr = k_ptr if q_ptr is None or (q_ptr is ptr and q_len == k_len) else check_ptr("q_ptr", q_ptr, q_len)
-    if q_ptr is k_ptr and q_len != k_len:
-        raise ValueError(f"q_ptr must be given when q_len and k_len differ, got q_len={q_len}, k_len={k_len}")
-    if q_ptr.shape != k_ptr.shape:
-        raise ValueError(f"q_ptr must name as many graphs as ptr, {k_ptr.shape[0] - 1}, got {q_ptr.shape[0] - 1}")
-    check.same_device(ptr=k_ptr, q_ptr=q_ptr)
-    return q_ptr, k_ptr
-
-
-def cut_borders(ptr: Tensor, start: int, stop: int) -> Tensor:
-    """The borders of the graphs among positions ``start:stop``."""
-    return ptr.clamp(start, stop) - start
-
-
-def positions_before(ptr: Tensor, start: int) -> Tensor:
-    """How far ``start`` is behind the first position of each graph, ``[G]``; 0 for graphs that begin later."""
-    return (start - ptr[:-1]).clamp(min=0)
-
-
-def graph_of(ptr: Tensor, length: int) -> Tensor:
-    """The graph of each of ``length`` packed positions, ``[length]``."""
-    return graph_at(ptr, torch.arange(length, device=ptr.device))
-
-
-def graph_at(ptr: Tensor, positions: Tensor) -> Tensor:
-    """The graph of each packed position; shaped like ``positions``."""
-    return torch.searchsorted(ptr[1:].contiguous(), positions.contiguous(), right=True)
-
-
-def first_of_each(numbers: Tensor) -> Tensor:
-    """The position of the first entry of every number, in the order of the numbers."""
-    ordered, order = numbers.sort(stable=True)
-    fresh = torch.ones_like(ordered, dtype=torch.bool)
-    fresh[1:] = ordered[1:] != ordered[:-1]
-    return order[fresh]
-
-
-def common_batch(*sizes: int) -> int:
-    """The batch size that these broadcast to; it may be 0."""
-    return next((size for size in sizes if size != 1), 1)
-
-
-def check_alike(a: Labels, b: Labels, name: str = "labels") -> None:
-    """Raise ValueError, which calls them ``name``, unless both cover the same pairs on the same device."""
-    if (a.q_len, a.k_len) != (b.q_len, b.k_len):
-        raise ValueError(
-            f"{name} must cover the same pairs, [N_q, N_k], got [{a.q_len}, {a.k_len}] and [{b.q_len}, {b.k_len}]"
-        )
-    if a.packed != b.packed:
-        kinds = " and ".join(f"{type(x).__name__} {'with' if x.packed else 'without'} ptr" for x in (a, b))
-        raise ValueError(
-            f"{name} must both be packed or neither, got {kinds}; .dense() writes packed labels out as one matrix"
-        )
-    if a.batch_size != b.batch_size and not check.among(1, a.batch_size, b.batch_size):
-        raise ValueError(f"{name} must have the same batch_size, or 1, got {a.batch_size} and {b.batch_size}")
-    if a.device is not None and b.device is not None and a.device != b.device:
-        raise ValueError(f"{name} must be on one device, got {a.device} and {b.device}")
-    for mine, theirs in ((a.q_ptr, b.q_ptr), (a.k_ptr, b.k_ptr)):
-        if mine is theirs or mine is None or theirs is None or not check.can_look_at_data(mine, theirs):
-            continue
-        if not torch.equal(mine, theirs):
-            raise ValueError(f"{name} must have the same graph borders, got others")
-
-
-def check_room(labels: Labels) -> None:
-    """Raise ValueError if there are too many pairs to write out, pairs across graphs included."""
-    check.written("q_len and k_len", labels.batch_size, labels.q_len, labels.k_len)
-
-
-def check_slice(start: int, stop: int, length: int) -> None:
-    """Raise an error unless ``start:stop`` is within ``length`` queries or keys."""
-    check.integer("start", start, minimum=0, maximum=length)
-    check.integer("stop", stop, minimum=start, maximum=length)

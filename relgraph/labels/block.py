@@ -10,19 +10,14 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels.base import (
-    NOT_ATTENDING,
-    UNLABELED,
-    Labels,
-    check_ptrs,
-    check_room,
-    check_slice,
-    cut_borders,
-    graph_of,
-    positions_before,
-)
-from relgraph.labels.dense import all_attend, stored_ids
-from relgraph.labels.ragged import block_starts
+from relgraph.labels.alike import check_room, check_slice
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels
+from relgraph.labels.borders import check_ptrs, cut_borders, graph_at, graph_of, positions_before
+from relgraph.labels.costs import Rows
+from relgraph.labels.counts import bins, less_hidden
+from relgraph.labels.dense import DenseLabels, all_attend, stored_ids, without_ids
+from relgraph.labels.pairs import Pairs
+from relgraph.labels.ragged import block_address, block_positions, block_starts
 
 
 def _lengths(lengths: Any, ptr: Tensor, q_ptr: Tensor | None) -> tuple[int, int]:
@@ -171,6 +166,39 @@ class BlockLabels(Labels):
         k_ptr = cut_borders(self.k_ptr, start, stop)
         kept = [block[:, cols] for block, cols in zip(self._blocks(), _within(self.k_ptr, k_ptr, start), strict=True)]
         return self._cut(kept, self.q_len, stop - start, self.q_ptr, k_ptr)
+
+    def _carries_no_ids(self) -> bool:
+        return self.num_labels == 0 or without_ids(self.ids)
+
+    def _padded(self, length: int) -> DenseLabels:
+        graphs, ptr = self.k_ptr.shape[0] - 1, self.k_ptr
+        check.most_pairs("length", graphs * length**2)
+        graph, query, key = self._positions()
+        codes = torch.full((graphs, length, length), NOT_ATTENDING, device=ptr.device)
+        codes[graph, query - ptr[graph], key - ptr[graph]] = self.ids.to(torch.int64)
+        return DenseLabels(codes.clamp(min=UNLABELED), self.num_labels, attend=codes > NOT_ATTENDING)
+
+    def _pairs(self) -> Pairs:
+        """The pairs of all graphs in the order of their ids."""
+        _, query, key = self._positions()
+        return Pairs(torch.zeros_like(query), query, key)
+
+    def _positions(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Graph, query and key of every id."""
+        return block_positions(self.q_ptr, self.k_ptr, self.block_ptr(), self.ids.shape[0])
+
+    def _codes_at(self, pairs: Pairs) -> Tensor:
+        graph = graph_at(self.q_ptr, pairs.query)
+        return self.ids[block_address(self.q_ptr, self.k_ptr, self.block_ptr(), pairs.query, pairs.key, graph)].long()
+
+    def _count(self, batch: int, hidden: Tensor) -> Tensor:
+        return less_hidden(bins(self.ids.to(torch.int64), self), self, batch, hidden)
+
+    def _keys_per_row(self, rows: Rows) -> Tensor:
+        done = torch.cat([self.ids.new_zeros(1, dtype=torch.int64), (self.ids != NOT_ATTENDING).cumsum(0)])
+        assert rows.graph is not None
+        first = self.block_ptr()[rows.graph] + rows.position * rows.keys  # the ids of a row are contiguous
+        return (done[first + rows.seen] - done[first])[0]
 
     def _blocks(self) -> list[Tensor]:
         """The ids of each graph, ``[q_g, k_g]``."""

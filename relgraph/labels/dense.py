@@ -10,7 +10,11 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.sharding import check_local
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_slice, smallest_dtype
+from relgraph.labels.alike import check_slice
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, smallest_dtype
+from relgraph.labels.costs import Rows
+from relgraph.labels.counts import bins, less_hidden
+from relgraph.labels.pairs import Pairs
 
 
 def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, ...]) -> Tensor:
@@ -35,6 +39,11 @@ def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, 
 def all_attend(attend: Tensor | None) -> bool:
     """Whether every pair is known to attend."""
     return attend is None or (check.can_look_at_data(attend) and bool(attend.all()))
+
+
+def without_ids(ids: Tensor) -> bool:
+    """Whether no entry is known to be an id, which only the CPU shows without waiting."""
+    return ids.numel() == 0 or (ids.device.type == "cpu" and check.can_look_at_data(ids) and bool((ids < 0).all()))
 
 
 @final
@@ -106,3 +115,22 @@ class DenseLabels(Labels):
     def cols(self, start: int, stop: int) -> Self:
         check_slice(start, stop, self.k_len)
         return self._make(**{**self.__getstate__(), "ids": self.ids[:, :, start:stop], "k_len": stop - start})
+
+    def _carries_no_ids(self) -> bool:
+        return self.num_labels == 0 or without_ids(self.ids)
+
+    def _cut_batch(self, start: int, stop: int) -> Self:
+        return self._make(**{**self.__getstate__(), "ids": self.ids[start:stop], "batch_size": stop - start})
+
+    def _codes_at(self, pairs: Pairs) -> Tensor:
+        row, query, key = pairs.within(self.batch_size)
+        return self.ids[row, query, key].long()
+
+    def _count(self, batch: int, hidden: Tensor) -> Tensor:
+        return less_hidden(bins(self.ids.flatten().to(torch.int64), self), self, batch, hidden)
+
+    def _keys_per_row(self, rows: Rows) -> Tensor:
+        attend = self.ids != NOT_ATTENDING
+        if rows.seen is not rows.keys:
+            attend &= torch.arange(self.k_len, device=attend.device) < rows.seen[..., None]
+        return attend.sum((0, 2))

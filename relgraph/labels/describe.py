@@ -9,7 +9,6 @@ from typing import Any, final
 from relgraph.arguments.brief import shown
 from relgraph.labels.base import UNLABELED, Labels
 from relgraph.labels.counts import count
-from relgraph.labels.sum import SumLabels
 
 MOST_ROWS = 40
 """How many labels a printed table shows."""
@@ -114,13 +113,14 @@ class SumCounts:
 def describe(labels: Labels, names: Any = None) -> LabelCounts | SumCounts:
     """See :meth:`Labels.describe`."""
     names = labels.names if names is None else names
-    if not isinstance(labels, SumLabels):
+    summands = labels._summands
+    if len(summands) == 1:
         return _counted(labels, "names", names)
-    per_part = [None] * len(labels.parts) if names is None else names
-    if not isinstance(per_part, (tuple, list)) or len(per_part) != len(labels.parts):
+    per_part = [None] * len(summands) if names is None else names
+    if not isinstance(per_part, (tuple, list)) or len(per_part) != len(summands):
         got = len(per_part) if isinstance(per_part, (tuple, list)) else type(per_part).__name__
-        raise ValueError(f"names must hold one sequence of names per part of the sum, {len(labels.parts)}, got {got}")
-    parts = enumerate(zip(labels.parts, per_part, strict=True))
+        raise ValueError(f"names must hold one sequence of names per part of the sum, {len(summands)}, got {got}")
+    parts = enumerate(zip(summands, per_part, strict=True))
     return SumCounts(tuple(_counted(part, f"names[{index}]", names) for index, (part, names) in parts))
 
 

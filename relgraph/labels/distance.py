@@ -10,17 +10,13 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels.base import (
-    NOT_ATTENDING,
-    UNLABELED,
-    Labels,
-    check_ptrs,
-    check_room,
-    check_slice,
-    cut_borders,
-    graph_of,
-    positions_before,
-)
+from relgraph.labels.alike import check_room, check_slice
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels
+from relgraph.labels.borders import check_ptrs, cut_borders, graph_at, graph_of, positions_before
+from relgraph.labels.costs import Rows
+from relgraph.labels.counts import SHIFT, less_hidden, pairs_up_to
+from relgraph.labels.pairs import Pairs
+from relgraph.labels.ragged import distance_at
 
 MOST_DISTANCES = 4 * check.MOST_LABELS
 """The most entries of a lookup: those of two labelers joined, with room to spare."""
@@ -114,10 +110,14 @@ class DistanceLabels(Labels):
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)
         distance, inside = self._distances()
-        table = torch.tensor(self.lookup, device=distance.device)
-        ids = table[distance.clamp(-self.left, len(self.lookup) - 1 - self.left) + self.left]
+        ids = self._ids_of(distance)
         attend = inside & (ids > NOT_ATTENDING)
         return ids.masked_fill(~attend, UNLABELED), attend
+
+    def _ids_of(self, distance: Tensor) -> Tensor:
+        """The entries of the lookup for these distances."""
+        table = torch.tensor(self.lookup, device=distance.device)
+        return table[distance.clamp(-self.left, len(self.lookup) - 1 - self.left) + self.left]
 
     def _distances(self) -> tuple[Tensor, Tensor]:
         """The distance of every pair, and whether it is within one graph, ``[B or 1, N_q, N_k]``."""
@@ -151,10 +151,69 @@ class DistanceLabels(Labels):
         offset: int | Tensor = 0 if self.q_offset is None else self.q_offset
         if isinstance(offset, Tensor):
             offset = offset.to(torch.int64)  # a narrow type could overflow
+        return self._between(q_len, k_len, offset + further, q_ptr, k_ptr)
+
+    def _between(
+        self, q_len: int, k_len: int, q_offset: int | Tensor | None, q_ptr: Tensor | None = None,
+        k_ptr: Tensor | None = None,
+    ) -> Self:  # fmt: skip
+        """The same ids by distance for other queries and keys."""
         return type(self)(
-            q_len, k_len, lookup=self.lookup, left=self.left, num_labels=self.num_labels, q_offset=offset + further,
+            q_len, k_len, lookup=self.lookup, left=self.left, num_labels=self.num_labels, q_offset=q_offset,
             ptr=k_ptr, q_ptr=q_ptr,
         )  # fmt: skip
+
+    def _carries_no_ids(self) -> bool:
+        return max(self.lookup) < 0
+
+    def _cut_batch(self, start: int, stop: int) -> Self:
+        assert isinstance(self.q_offset, Tensor)
+        return self._between(self.q_len, self.k_len, self.q_offset[start:stop])
+
+    def _padded(self, length: int) -> Self:
+        return self._between(length, length, self.q_offset)
+
+    def _codes_at(self, pairs: Pairs) -> Tensor:
+        offset = 0 if self.q_offset is None else self.q_offset
+        graph = None if self.q_ptr is None else graph_at(self.q_ptr, pairs.query)
+        distance = distance_at(self.q_ptr, self.k_ptr, offset, *pairs.within(self.batch_size), graph)
+        return self._ids_of(distance)
+
+    def _count(self, batch: int, hidden: Tensor) -> Tensor:
+        slots = torch.arange(len(self.lookup), device=self.device) - self.left
+        counts = torch.zeros_like(slots)
+        sizes, times = self._rectangles().unique(dim=1, return_counts=True)
+        for (queries, keys, offset), often in zip(sizes.T.tolist(), times.tolist(), strict=True):
+            upto = pairs_up_to(slots + offset, queries, keys)
+            upto[-1] = queries * keys  # the last entry also counts all larger distances
+            counts += often * upto.diff(prepend=upto.new_zeros(1))
+        places = torch.tensor(self.lookup, device=self.device) + SHIFT
+        counts = counts.new_zeros(self.num_labels + SHIFT).index_add(0, places, counts)
+        return less_hidden(counts, self, batch, hidden)
+
+    def _rectangles(self) -> Tensor:
+        """Queries, keys and offset of every graph or batch row, ``[3, G]``."""
+        offset = torch.as_tensor(0 if self.q_offset is None else self.q_offset, device=self.device).reshape(-1)
+        if self.q_ptr is None or self.k_ptr is None:
+            queries, keys = (torch.full_like(offset, n) for n in (self.q_len, self.k_len))
+        else:
+            queries, keys = self.q_ptr.diff(), self.k_ptr.diff()
+        return torch.stack([x.to(torch.int64).expand(queries.shape[0]) for x in (queries, keys, offset)])
+
+    def _keys_per_row(self, rows: Rows) -> Tensor:
+        """The entries of the lookup that attend, between the distances of a row's first and last key."""
+        attend = torch.tensor(self.lookup, device=rows.keys.device) != NOT_ATTENDING
+        upto = attend.cumsum(0)
+        least, most = -self.left, len(self.lookup) - 1 - self.left
+
+        def count(distance: Tensor) -> Tensor:
+            """How many distances attend, from the lookup's first distance to this; negative before the first."""
+            inside = upto[(distance.clamp(least, most) - least)]
+            before = (distance - least + 1).clamp(max=0) * attend[0] - attend[0].long() * (distance < least)
+            return inside + before + (distance - most).clamp(min=0) * attend[-1]
+
+        first = -rows.position - rows.offsets(self.q_offset)
+        return (count(first + rows.seen - 1) - count(first - 1)).sum(0)
 
     def _describe(self) -> list[str]:
         right = len(self.lookup) - 1 - self.left

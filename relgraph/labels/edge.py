@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self, final
 
@@ -9,19 +10,13 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels.base import (
-    UNLABELED,
-    Labels,
-    check_ptrs,
-    check_room,
-    check_slice,
-    common_batch,
-    cut_borders,
-    first_of_each,
-    graph_of,
-    smallest_dtype,
-)
-from relgraph.labels.sum import SumLabels
+from relgraph.labels.alike import check_room, check_slice, common_batch
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, smallest_dtype
+from relgraph.labels.borders import check_ptrs, cut_borders, graph_at, graph_of
+from relgraph.labels.costs import Rows
+from relgraph.labels.counts import SHIFT, bins, pairs_of
+from relgraph.labels.dense import without_ids
+from relgraph.labels.pairs import Pairs, first_of_each, numbers
 
 DUPLICATES = ("error", "first", "sum")
 
@@ -143,9 +138,8 @@ class EdgeLabels(Labels):
         if isinstance(default, int) and not isinstance(default, bool):
             check.integer("default", default, minimum=UNLABELED, maximum=num_labels - 1)
             return
-        if not isinstance(default, Labels) or isinstance(default, SumLabels):
+        if not isinstance(default, Labels) or not isinstance(default.num_labels, int):
             raise TypeError(f"default must be None, an int or Labels other than a sum, got {type(default).__name__}")
-        assert isinstance(default.num_labels, int)
         if default.num_labels > num_labels:
             raise ValueError(f"default must have at most num_labels = {num_labels} labels, got {default.num_labels}")
         if (default.q_len, default.k_len) != (q_len, k_len) or default.packed != packed:
@@ -157,7 +151,7 @@ class EdgeLabels(Labels):
             raise ValueError(f"default must have batch_size 1 or {batch_size}, got {default.batch_size}")
         if default.q_ptr is not None and q_ptr is not None and default.q_ptr.device != q_ptr.device:
             raise ValueError(f"default must be on the device of ptr, {q_ptr.device}, got {default.q_ptr.device}")
-        if isinstance(default, EdgeLabels) and default.default is None and default.parallel is not False:
+        if default._edges_only and getattr(default, "parallel", False) is not False:
             raise ValueError("default must not hold parallel edges that attend separately: give it a default too")
 
     def _check_edges(self, batch_size: int) -> None:
@@ -191,6 +185,37 @@ class EdgeLabels(Labels):
     @property
     def offsets(self) -> tuple[int | Tensor | None, ...]:
         return self.default.offsets if isinstance(self.default, Labels) else ()
+
+    @property
+    def _edges_only(self) -> bool:
+        return self.default is None
+
+    @property
+    def _several(self) -> bool:
+        if self.parallel and (self.default is None or self.duplicates == "sum"):
+            return True
+        return isinstance(self.default, Labels) and self.default._several
+
+    def _several_at(self, row: int) -> Tensor:
+        key, query = self.edge_index if self.batch is None else self.edge_index[:, self.batch == row]
+        listed = torch.zeros(self.q_len * self.k_len, dtype=torch.int64, device=key.device)
+        listed = listed.index_add(0, query * self.k_len + key, torch.ones_like(key)).view(self.q_len, self.k_len)
+        each_counts = self.default is None or self.duplicates == "sum"
+        below = self.default._several_at(row) if isinstance(self.default, Labels) else torch.zeros_like(listed > 0)
+        return torch.where(listed > 0, (listed > 1) & each_counts, below)
+
+    def _carries_no_ids(self) -> bool:
+        if self.num_labels == 0:
+            return True
+        default = self._of_default(lambda labels: labels._carries_no_ids())
+        return (default is None or default is True or default == UNLABELED) and without_ids(self.ids)
+
+    def _attends_nowhere(self) -> bool:
+        return super()._attends_nowhere() or (self.default is None and self.ids.shape[0] == 0)
+
+    def _of_default(self, change: Callable[[Labels], Any]) -> Any:
+        """What ``change`` makes of labels of the other pairs; a default that is an id or None stays."""
+        return change(self.default) if isinstance(self.default, Labels) else self.default
 
     def _pair_keys(self) -> Tensor:
         """One number per edge, ordered by batch row, query and key."""
@@ -232,13 +257,13 @@ class EdgeLabels(Labels):
 
     def rows(self, start: int, stop: int) -> Self:
         check_slice(start, stop, self.q_len)
-        default = self.default.rows(start, stop) if isinstance(self.default, Labels) else self.default
+        default = self._of_default(lambda labels: labels.rows(start, stop))
         q_ptr = None if self.q_ptr is None else cut_borders(self.q_ptr, start, stop)
         return self._cut(1, start, stop, default, (stop - start, self.k_len), (q_ptr, self.k_ptr))
 
     def cols(self, start: int, stop: int) -> Self:
         check_slice(start, stop, self.k_len)
-        default = self.default.cols(start, stop) if isinstance(self.default, Labels) else self.default
+        default = self._of_default(lambda labels: labels.cols(start, stop))
         k_ptr = None if self.k_ptr is None else cut_borders(self.k_ptr, start, stop)
         return self._cut(0, start, stop, default, (self.q_len, stop - start), (self.q_ptr, k_ptr))
 
@@ -251,12 +276,107 @@ class EdgeLabels(Labels):
         keep = (ends >= start) & (ends < stop)
         edge_index = self.edge_index[:, keep]
         edge_index[side] -= start
-        return type(self)(
-            edge_index, self.ids[keep], self.num_labels, q_len=lengths[0], k_len=lengths[1], default=default,
-            duplicates=self.duplicates, q_ptr=ptrs[0], ptr=ptrs[1],
-            batch=None if self.batch is None else self.batch[keep],
-            batch_size=self.batch_size if self.batch is not None else 1,
+        return self._with_edges(
+            edge_index, self.ids[keep], None if self.batch is None else self.batch[keep], q_len=lengths[0],
+            k_len=lengths[1], default=default, q_ptr=ptrs[0], ptr=ptrs[1],
         )  # fmt: skip
+
+    def _with_edges(self, edge_index: Tensor, ids: Tensor, batch: Tensor | None, **changed: Any) -> Self:
+        """Other edges of these labels, with whatever else changes by name."""
+        same = {
+            "q_len": self.q_len, "k_len": self.k_len, "default": self.default, "duplicates": self.duplicates,
+            "ptr": self.k_ptr, "q_ptr": self.q_ptr, "batch_size": 1 if batch is None else self.batch_size,
+        }  # fmt: skip
+        return type(self)(edge_index, ids, self.num_labels, batch=batch, **{**same, **changed})
+
+    def _outline(self) -> Self:
+        batch = None if self.batch is None else self.batch[:0]
+        none = {"edge_index": self.edge_index[:, :0], "ids": self.ids[:0], "batch": batch}
+        return self._make(**self.__getstate__() | none | {"default": self._of_default(lambda x: x._outline())})
+
+    def _cut_batch(self, start: int, stop: int) -> Self:
+        default = self._of_default(lambda labels: labels._batch_rows(start, stop))
+        if self.batch is None:
+            return self._with_edges(self.edge_index, self.ids, None, default=default)
+        keep = (self.batch >= start) & (self.batch < stop)
+        batch = self.batch[keep] - start
+        return self._with_edges(
+            self.edge_index[:, keep], self.ids[keep], batch, default=default, batch_size=stop - start
+        )
+
+    def _padded(self, length: int) -> Self:
+        assert self.k_ptr is not None
+        graphs = self.k_ptr.shape[0] - 1
+        check.numbered_pairs("graphs and length", graphs, length, length)
+        row = graph_at(self.k_ptr, self.edge_index[1])
+        return self._with_edges(
+            self.edge_index - self.k_ptr[row], self.ids, row, q_len=length, k_len=length, ptr=None, q_ptr=None,
+            default=self._of_default(lambda labels: labels._padded(length)), batch_size=graphs,
+        )  # fmt: skip
+
+    def _merged(self) -> Self:
+        """The first of all edges with the same ends."""
+        first = first_of_each(self._pair_keys())
+        batch = None if self.batch is None else self.batch[first]
+        return self._with_edges(self.edge_index[:, first], self.ids[first], batch, duplicates="error")
+
+    def _pairs(self, batch: int) -> tuple[Pairs, Tensor]:
+        """The edges and their codes, repeated in each of ``batch`` rows unless they hold batch rows."""
+        key, query = self.edge_index
+        ids = self.ids.long()
+        if self.batch is not None:
+            return Pairs(self.batch, query, key), ids
+        row = torch.arange(batch, device=key.device).repeat_interleave(key.shape[0])
+        return Pairs(row, query.repeat(batch), key.repeat(batch)), ids.repeat(batch)
+
+    def _codes_at(self, pairs: Pairs) -> Tensor:
+        if isinstance(self.default, Labels):
+            codes = self.default._codes_at(pairs)
+        else:
+            codes = torch.full_like(pairs.key, NOT_ATTENDING if self.default is None else self.default)
+        if self.ids.shape[0] == 0:
+            return codes
+        edges, ids = self._pairs(1)
+        listed, order = numbers(edges, self).sort(stable=True)  # so that the first of parallel edges is found
+        wanted = numbers(pairs.within(1 if self.batch is None else self.batch_size), self)
+        at = torch.searchsorted(listed, wanted).clamp(max=listed.shape[0] - 1)
+        return torch.where(listed[at] == wanted, ids[order[at]], codes)
+
+    def _labeled_pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self.default is not None:
+            return super()._labeled_pairs()
+        carry = self.ids >= 0
+        key, query = self.edge_index[:, carry]
+        return key, query, self.ids[carry]
+
+    def _count(self, batch: int, hidden: Tensor) -> Tensor:
+        pairs, ids = self._pairs(batch)
+        listed = numbers(pairs, self)
+        if self.default is not None and self.duplicates == "first":
+            first = first_of_each(listed)
+            listed, ids = listed[first], ids[first]
+        total = bins(ids[~torch.isin(listed, hidden)], self)
+        covered = torch.cat([hidden, listed]).unique()
+        if isinstance(self.default, Labels):
+            rest = self.default._count(batch, covered)
+            total[: rest.shape[0]] += rest.to(total.device)
+        else:
+            code = NOT_ATTENDING if self.default is None else self.default
+            total[code + SHIFT] += pairs_of(self, batch) - covered.shape[0]
+        return total
+
+    def _keys_per_row(self, rows: Rows) -> Tensor:
+        batch = self.batch_size
+        pairs, _ = self._pairs(batch)
+        if self.default is None:
+            return torch.bincount(pairs.query[rows.see(pairs)], minlength=self.q_len)
+        if not isinstance(self.default, Labels):
+            return rows.seen.expand(batch, -1).sum(0)
+        others = self.default._keys_per_row(rows) * (batch // max(self.default.batch_size, 1))
+        pairs = Pairs(*(x[first_of_each(numbers(pairs, self))] for x in pairs))
+        pairs = pairs.where(rows.see(pairs))
+        added = pairs.where(self.default._codes_at(pairs) == NOT_ATTENDING)
+        return others.to(self.device) + torch.bincount(added.query, minlength=self.q_len)
 
     def _describe(self) -> list[str]:
         out = [*super()._describe(), f"edges={self.ids.shape[0]}", f"default={self.default!r}"]

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_alike, common_batch, first_of_each
+from relgraph.labels.alike import check_alike, common_batch
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
-from relgraph.labels.pairs import Pairs, block_pairs, codes_at, edge_pairs, several_labels, union
+from relgraph.labels.pairs import Pairs, union
 from relgraph.labels.rules import JoinRule, PriorityRule, RestrictionRule
 
 
@@ -51,8 +52,8 @@ def _attend(codes: Tensor) -> Tensor | None:
 
 def _join_blocks(rule: JoinRule, a: Labels, b: Labels, shape: BlockLabels) -> BlockLabels:
     check.outside_compiled_code("joining blocks")
-    pairs = block_pairs(shape)
-    codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
+    pairs = shape._pairs()
+    codes = rule.codes(a._codes_at(pairs), b._codes_at(pairs))
     return BlockLabels(
         codes.clamp(min=UNLABELED), rule.num_labels, shape.k_ptr, q_ptr=shape.q_ptr, attend=_attend(codes),
         lengths=(shape.q_len, shape.k_len),
@@ -79,13 +80,13 @@ def _join_edges(rule: JoinRule, a: Labels, b: Labels) -> EdgeLabels:
     batch = common_batch(a.batch_size, b.batch_size)
     listed = [labels for labels in (a, b) if isinstance(labels, EdgeLabels)]
     if len(listed) == 2:
-        mine, theirs = (edge_pairs(labels, batch)[0] for labels in listed)
+        mine, theirs = (labels._pairs(batch)[0] for labels in listed)
         pairs = union(mine, theirs, a)
-        mine, theirs = codes_at(a, pairs), codes_at(b, pairs)
+        mine, theirs = a._codes_at(pairs), b._codes_at(pairs)
     else:
         # Edge by edge, not looked up by pair, so that parallel edges stay separate.
-        pairs, ids = edge_pairs(listed[0], batch)
-        mine, theirs = (ids if labels is listed[0] else codes_at(labels, pairs) for labels in (a, b))
+        pairs, ids = listed[0]._pairs(batch)
+        mine, theirs = (ids if labels is listed[0] else labels._codes_at(pairs) for labels in (a, b))
     codes = rule.codes(mine, theirs)
     default = _join_defaults(rule, _default(a), _default(b))
     attend = codes != NOT_ATTENDING
@@ -130,16 +131,10 @@ def _constant(code: int, num_labels: int, like: Labels) -> DistanceLabels:
 
 def _merged(labels: Labels) -> Labels:
     """Drop parallel edges that do not count."""
-    if not isinstance(labels, EdgeLabels) or not labels.parallel or several_labels(labels):
+    if not isinstance(labels, EdgeLabels) or not labels.parallel or labels._several:
         return labels
     check.outside_compiled_code("merging parallel edges")
-    first = first_of_each(labels._pair_keys())
-    return EdgeLabels(
-        labels.edge_index[:, first], labels.ids[first], labels.num_labels, q_len=labels.q_len, k_len=labels.k_len,
-        default=labels.default, ptr=labels.k_ptr, q_ptr=labels.q_ptr,
-        batch=None if labels.batch is None else labels.batch[first],
-        batch_size=1 if labels.batch is None else labels.batch_size,
-    )  # fmt: skip
+    return labels._merged()
 
 
 def _check_parallel(rule: JoinRule, a: Labels, b: Labels) -> None:
@@ -147,7 +142,7 @@ def _check_parallel(rule: JoinRule, a: Labels, b: Labels) -> None:
     for labels, other in ((a, b), (b, a)):
         restricts = isinstance(rule, RestrictionRule) and labels is b
         apart = isinstance(other, DistanceLabels) and not restricts and not isinstance(rule, PriorityRule)
-        if several_labels(labels) and not apart:
+        if labels._several and not apart:
             advice = (
                 "merge them, or give EdgeLabels a default and duplicates='first'"
                 if isinstance(rule, RestrictionRule)
@@ -162,7 +157,7 @@ def _check_parallel(rule: JoinRule, a: Labels, b: Labels) -> None:
 
 def _check_left_out(default: int | Labels, pairs: Pairs) -> None:
     """Raise if a listed pair that no longer attends would attend by the default."""
-    codes = codes_at(default, pairs) if isinstance(default, Labels) else torch.full_like(pairs.key, default)
+    codes = default._codes_at(pairs) if isinstance(default, Labels) else torch.full_like(pairs.key, default)
     if bool((codes != NOT_ATTENDING).any()):
         raise NotImplementedError(
             "first_of: an edge without a label does not attend in the second labels, and the default of the first "

@@ -5,13 +5,9 @@ from __future__ import annotations
 import torch
 
 from relgraph.arguments import check
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_labels, graph_at, named_by
-from relgraph.labels.block import BlockLabels
-from relgraph.labels.dense import DenseLabels
-from relgraph.labels.distance import DistanceLabels
-from relgraph.labels.edge import EdgeLabels
-from relgraph.labels.ragged import block_positions
-from relgraph.labels.sum import SumLabels
+from relgraph.labels.alike import check_labels
+from relgraph.labels.base import Labels
+from relgraph.labels.naming import named_by
 
 
 def padded(labels: Labels, length: int | None = None) -> Labels:
@@ -55,33 +51,4 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
     length = longest if length is None else check.integer("length", length, minimum=longest)
     if sizes.numel() == 0:
         raise ValueError("labels must hold at least one graph, got none")
-    return named_by(labels._named, _padded(labels, length))
-
-
-def _padded(labels: Labels, length: int) -> Labels:
-    if isinstance(labels, SumLabels):
-        return SumLabels(*(_padded(part, length) for part in labels.parts))
-    if isinstance(labels, DistanceLabels):
-        return DistanceLabels(
-            length, lookup=labels.lookup, left=labels.left, num_labels=labels.num_labels, q_offset=labels.q_offset
-        )
-    if isinstance(labels, BlockLabels):
-        return _dense(labels, length)
-    assert isinstance(labels, EdgeLabels) and labels.k_ptr is not None
-    graphs = labels.k_ptr.shape[0] - 1
-    check.numbered_pairs("graphs and length", graphs, length, length)
-    row = graph_at(labels.k_ptr, labels.edge_index[1])
-    return EdgeLabels(
-        labels.edge_index - labels.k_ptr[row], labels.ids, labels.num_labels, q_len=length,
-        default=_padded(labels.default, length) if isinstance(labels.default, Labels) else labels.default,
-        duplicates=labels.duplicates, batch=row, batch_size=graphs,
-    )  # fmt: skip
-
-
-def _dense(labels: BlockLabels, length: int) -> DenseLabels:
-    ptr = labels.k_ptr
-    check.most_pairs("length", (ptr.shape[0] - 1) * length**2)
-    graph, query, key = block_positions(labels.q_ptr, ptr, labels.block_ptr(), labels.ids.shape[0])
-    codes = torch.full((ptr.shape[0] - 1, length, length), NOT_ATTENDING, device=ptr.device)
-    codes[graph, query - ptr[graph], key - ptr[graph]] = labels.ids.to(torch.int64)
-    return DenseLabels(codes.clamp(min=UNLABELED), labels.num_labels, attend=codes > NOT_ATTENDING)
+    return named_by(labels._named, labels._padded(length))

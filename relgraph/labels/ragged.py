@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relgraph.labels.base import graph_at
+from relgraph.labels.borders import graph_at
 
 
 def block_starts(q_ptr: Tensor, k_ptr: Tensor) -> Tensor:

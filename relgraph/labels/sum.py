@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self, final
 
+import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels.base import Labels, check_alike, check_labels, check_slice, common_batch
+from relgraph.labels.alike import check_alike, check_labels, check_slice, common_batch
+from relgraph.labels.base import Labels
+from relgraph.labels.costs import Rows
 
 
 @final
@@ -42,7 +45,7 @@ class SumLabels(Labels):
 
     def __init__(self, *parts: Labels) -> None:
         check_labels("parts", *parts)
-        flat = [part for given in parts for part in (given.parts if isinstance(given, SumLabels) else (given,))]
+        flat = [part for given in parts for part in given._summands]
         if len(flat) < 2:
             raise ValueError(f"a sum must have at least two parts, got {len(flat)}")
         first = flat[0]
@@ -53,7 +56,7 @@ class SumLabels(Labels):
             if not check.among(part.batch_size, 1, batch_size):
                 low, high = sorted((part.batch_size, batch_size))
                 raise ValueError(f"parts must have batch_size 1 or {high}, got {low}")
-            if getattr(part, "default", 0) is None and getattr(part, "parallel", False):
+            if part._edges_only and part._several:
                 raise ValueError(
                     "a part of a sum must not hold parallel edges that attend separately: give it (or its labeler) "
                     "default= other than None, and duplicates='first' or 'sum'"
@@ -84,6 +87,27 @@ class SumLabels(Labels):
     def cols(self, start: int, stop: int) -> Self:
         check_slice(start, stop, self.k_len)
         return type(self)(*(part.cols(start, stop) for part in self.parts))
+
+    @property
+    def _summands(self) -> tuple[Labels, ...]:
+        return self.parts
+
+    def _carries_no_ids(self) -> bool:
+        return all(part._carries_no_ids() for part in self.parts)
+
+    def _outline(self) -> SumLabels:
+        return SumLabels(*(part._outline() for part in self.parts))
+
+    def _cut_batch(self, start: int, stop: int) -> SumLabels:
+        return SumLabels(*(part._batch_rows(start, stop) for part in self.parts))
+
+    def _padded(self, length: int) -> SumLabels:
+        return SumLabels(*(part._padded(length) for part in self.parts))
+
+    def _keys_per_row(self, rows: Rows) -> Tensor:
+        """The fewest of all parts, for a row attends to no more keys than these."""
+        parts = [part._keys_per_row(rows) * (self.batch_size // max(part.batch_size, 1)) for part in self.parts]
+        return torch.stack(parts).amin(0)
 
     def __repr__(self) -> str:
         return f"SumLabels({', '.join(map(repr, self.parts))})"

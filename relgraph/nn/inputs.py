@@ -10,12 +10,12 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.check import FLOATING_DTYPES, PLAIN
 from relgraph.arguments.sharding import check_layer_input
-from relgraph.call import carries_no_ids, check_labels_fit, check_labels_type
+from relgraph.call import check_labels_fit, check_labels_type
 from relgraph.call.offset import offsets_of
 from relgraph.functional.region import active
 from relgraph.labels import Labels
-from relgraph.labels.base import KINDS
 from relgraph.labels.distance import check_offset
+from relgraph.labels.naming import KINDS
 from relgraph.nn.cache import KVCache, labels_of_new_rows
 from relgraph.nn.masks import check_padding, check_pairs
 from relgraph.nn.tables import RelationTables
@@ -209,7 +209,7 @@ def check_without_tables(name: str, labels: Labels, remedy: str) -> None:
     Ids that cannot be inspected (compiled code, accelerators) count as carried if ``num_labels`` is above 0. The
     message names the labels by ``name``, and ``remedy`` says what would give the layer tables.
     """
-    if not carries_no_ids(labels):
+    if not labels._carries_no_ids():
         raise ValueError(
             f"{name} must say who attends and carry no ids for a layer without tables, which would ignore them: "
             f"{remedy}, or make the labels with num_labels=0, got {labels!r}"

@@ -12,7 +12,7 @@ from relgraph.arguments.brief import brief
 from relgraph.functional.region import active, whole_length
 from relgraph.labelers import Window
 from relgraph.labels import Labels
-from relgraph.labels.base import check_ptr, graph_at, graph_of
+from relgraph.labels.borders import check_ptr, graph_at, graph_of
 from relgraph.nn.cache import LayerCache
 from relgraph.nn.made_labels import labels_of_lengths
 from relgraph.nn.masks import check_padding

@@ -8,7 +8,7 @@
 """
 
 from relgraph.labels.base import NOT_ATTENDING as NOT_ATTENDING
-from relgraph.labels.base import graph_at as graph_at
+from relgraph.labels.borders import graph_at as graph_at
 from relgraph.plan.codec import decode as decode
 from relgraph.plan.codec import encode as encode
 from relgraph.plan.codec import on_device as on_device

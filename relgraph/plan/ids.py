@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relgraph.labels.base import NOT_ATTENDING, common_batch, graph_at, graph_of
+from relgraph.labels.alike import common_batch
+from relgraph.labels.base import NOT_ATTENDING
+from relgraph.labels.borders import graph_at, graph_of
 from relgraph.labels.ragged import block_address, distance_at
 from relgraph.plan.memory import kept
 from relgraph.plan.parts import FIRST, Csr, DistanceIds, LabelPlan, Part

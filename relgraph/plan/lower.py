@@ -16,9 +16,8 @@ from relgraph.labels import (
     DistanceLabels,
     EdgeLabels,
     Labels,
-    SumLabels,
 )
-from relgraph.labels.base import common_batch
+from relgraph.labels.alike import common_batch
 from relgraph.labels.memory import makes_plain, plainly
 from relgraph.plan.parts import DEAD, EXTRA, FIRST, Csr, DistanceIds, LabelPlan, Part, WrittenIds
 
@@ -56,8 +55,7 @@ def lower(labels: Labels) -> LabelPlan:
 
 
 def _lower(labels: Labels) -> LabelPlan:
-    parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
-    lowered = tuple(_lower_part(part) for part in parts)
+    lowered = tuple(_lower_part(part) for part in labels._summands)
     return LabelPlan(labels.q_len, labels.k_len, labels.batch_size, lowered, labels.q_ptr, labels.k_ptr)
 
 

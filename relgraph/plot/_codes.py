@@ -10,9 +10,10 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
-from relgraph.labels import EdgeLabels, Labels, SumLabels
-from relgraph.labels.base import NOT_ATTENDING, graph_of
-from relgraph.labels.pairs import Pairs, codes_at
+from relgraph.labels import Labels
+from relgraph.labels.base import NOT_ATTENDING
+from relgraph.labels.borders import graph_of
+from relgraph.labels.pairs import Pairs
 from relgraph.plot._names import names_of_part
 
 MOST_DRAWN = 1 << 28
@@ -26,31 +27,22 @@ def one_part(labels: Any, names: Any, part: Any) -> tuple[Labels, Any]:
     check.held("labels", labels)
     if labels.q_len * labels.k_len > MOST_DRAWN:
         raise ValueError(f"labels must be of at most {MOST_DRAWN:,} pairs to be drawn, got {labels!r}")
-    if not isinstance(labels, SumLabels):
-        check.integer("part", part, minimum=0, maximum=0)
-        return labels.to("cpu"), names
-    check.integer("part", part, minimum=0, maximum=len(labels.parts) - 1)
-    return labels.parts[part].to("cpu"), names_of_part(names, part, len(labels.parts))
+    parts = labels._summands
+    check.integer("part", part, minimum=0, maximum=len(parts) - 1)
+    return parts[part].to("cpu"), names if len(parts) == 1 else names_of_part(names, part, len(parts))
 
 
 def codes_of(labels: Labels, batch: int) -> np.ndarray:
     """``[N_q, N_k]``: ids, -1 without a label, -2 if a pair does not attend; the first of parallel edges counts."""
     codes = torch.full((labels.q_len, labels.k_len), NOT_ATTENDING)
     query, key = _within_graphs(labels).nonzero().unbind(1)
-    codes[query, key] = codes_at(labels, Pairs(torch.full_like(query, batch), query, key))
+    codes[query, key] = labels._codes_at(Pairs(torch.full_like(query, batch), query, key))
     return codes.numpy()
 
 
 def several_of(labels: Labels, batch: int) -> np.ndarray:
     """``[N_q, N_k]``: whether a pair has more than one edge and each of them counts."""
-    listed = np.zeros((labels.q_len, labels.k_len), dtype=np.int64)
-    if not isinstance(labels, EdgeLabels):
-        return listed > 0
-    key, query = labels.edge_index if labels.batch is None else labels.edge_index[:, labels.batch == batch]
-    np.add.at(listed, (query.numpy(), key.numpy()), 1)
-    each_counts = labels.default is None or labels.duplicates == "sum"
-    below = several_of(labels.default, batch) if isinstance(labels.default, Labels) else False
-    return np.where(listed > 0, (listed > 1) & each_counts, below)
+    return labels._several_at(batch).numpy()
 
 
 def _within_graphs(labels: Labels) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from relgraph.labels import Labels, SumLabels
+from relgraph.labels import Labels
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED
 from relgraph.plot import _style
 from relgraph.plot._codes import codes_of, one_part
@@ -116,7 +116,7 @@ def _arrows(values: np.ndarray, edges: list[list[int]], query: int | None) -> li
 
 
 def _codes(labels: Any, nodes: int) -> np.ndarray:
-    if isinstance(labels, SumLabels):
+    if isinstance(labels, Labels) and len(labels._summands) > 1:
         raise TypeError("labels must not be a sum, which has several per pair: pass one of its .parts")
     one, _ = one_part(labels, None, 0)
     if (one.q_len, one.k_len) != (nodes, nodes) or one.batch_size != 1:

@@ -15,7 +15,7 @@ from torch_geometric.data.storage import BaseStorage
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_graph
 from relgraph.graphs import Graph, check_graph
-from relgraph.labels.base import check_ptr, graph_of
+from relgraph.labels.borders import check_ptr, graph_of
 
 
 def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str | None = "node_type") -> Graph:

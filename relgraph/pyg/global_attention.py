@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, Labels
-from relgraph.labels.base import graph_of
+from relgraph.labels.borders import graph_of
 from relgraph.nn import RelationAttention
 from relgraph.nn.inputs import Names
 from relgraph.nn.made_labels import labels_of

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relgraph.labels import EdgeLabels
-from relgraph.labels.pairs import Pairs, block_pairs, codes_at, edge_pairs, several_labels, union
+from relgraph.labels.pairs import Pairs, union
 from tests.labelers.zoo import PACKED, PADDED, codes, make, packed_setting, padded_setting
 
 
@@ -21,7 +21,7 @@ def test_codes_at_every_pair(kind, seed):
     labels = make(kind, padded_setting(rng), rng)
     expected = codes(labels).expand(2, -1, -1)
     row, query, key = torch.ones_like(expected).nonzero(as_tuple=True)
-    torch.testing.assert_close(codes_at(labels, Pairs(row, query, key)), expected[row, query, key])
+    torch.testing.assert_close(labels._codes_at(Pairs(row, query, key)), expected[row, query, key])
 
 
 @pytest.mark.parametrize("kind", PACKED)
@@ -30,9 +30,9 @@ def test_codes_at_every_pair_of_each_graph(kind, seed):
     rng = random.Random(seed)
     setting = packed_setting(rng)
     labels, block = make(kind, setting, rng), make("block", setting, rng)
-    pairs = block_pairs(block)
-    torch.testing.assert_close(codes_at(labels, pairs), codes(labels)[0, pairs.query, pairs.key])
-    torch.testing.assert_close(codes_at(block, pairs), block.ids.long())
+    pairs = block._pairs()
+    torch.testing.assert_close(labels._codes_at(pairs), codes(labels)[0, pairs.query, pairs.key])
+    torch.testing.assert_close(block._codes_at(pairs), block.ids.long())
 
 
 @given(st.integers(0, 10**6))
@@ -40,7 +40,7 @@ def test_union_lists_each_pair_once(seed):
     rng = random.Random(seed)
     setting = padded_setting(rng)
     a, b = make("edge batch", setting, rng), make("edge", setting, rng)
-    mine, theirs = edge_pairs(a, 2)[0], edge_pairs(b, 2)[0]
+    mine, theirs = a._pairs(2)[0], b._pairs(2)[0]
     listed = [set(zip(*(column.tolist() for column in pairs), strict=True)) for pairs in (mine, theirs)]
     got = list(zip(*(column.tolist() for column in union(mine, theirs, a)), strict=True))
     assert len(got) == len(set(got))
@@ -56,8 +56,8 @@ def test_several_labels():
     twice, once = torch.tensor([[0, 0], [1, 1]]), torch.tensor([[0, 1], [1, 0]])
     ids = torch.tensor([0, 1])
     under = EdgeLabels(twice, ids, 2, q_len=2, default=0, duplicates="sum")
-    assert several_labels(EdgeLabels(twice, ids, 2, q_len=2))
-    assert several_labels(under)
-    assert several_labels(EdgeLabels(once, ids, 2, q_len=2, default=under))
-    assert not several_labels(EdgeLabels(twice, ids, 2, q_len=2, default=0, duplicates="first"))
-    assert not several_labels(EdgeLabels(once, ids, 2, q_len=2))
+    assert EdgeLabels(twice, ids, 2, q_len=2)._several
+    assert under._several
+    assert EdgeLabels(once, ids, 2, q_len=2, default=under)._several
+    assert not EdgeLabels(twice, ids, 2, q_len=2, default=0, duplicates="first")._several
+    assert not EdgeLabels(once, ids, 2, q_len=2)._several

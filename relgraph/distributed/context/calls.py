@@ -100,7 +100,7 @@ class Calls(Region):
         answer = _ANSWERS[self.method](given, whole, queries, keys, self.group, seed)
         output = answer.output.to(given["query"].dtype)
         output = output.squeeze(0).transpose(0, 1) if whole.packed else output
-        return output, aux_of(answer, whole.labels, whole.packed, need_lse=True)
+        return output, aux_of(answer, whole.packed, need_lse=True)
 
     def _opened(self, given: Given, need_lse: bool) -> tuple[Given, Whole, Layout, Layout]:
         """The checked arguments, with a mask of all keys, and a description of what all processes hold."""

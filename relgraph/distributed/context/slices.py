@@ -17,8 +17,8 @@ from relgraph.distributed.parts import part_of
 from relgraph.functional.attention import answer_to
 from relgraph.functional.region import entered
 from relgraph.impl.rule import choose
-from relgraph.labels import EdgeLabels, Labels, SumLabels
-from relgraph.labels.base import positions_before
+from relgraph.labels import Labels
+from relgraph.labels.borders import positions_before
 
 Run = tuple[int, int]
 """A run of rows, ``start:stop`` among all rows."""
@@ -60,7 +60,7 @@ def check_whole(given: Given, whole: Whole) -> None:
     mine, keys = (given["query"].shape[whole.axis], whole.q_len), (given["key"].shape[whole.axis], whole.k_len)
     if whole.rows_given is not None:
         mine = mine[0], mine[0]
-    full = {**given, "labels": outline(whole.labels)}
+    full = {**given, "labels": None if whole.labels is None else whole.labels._outline()}
     for name, lengths in (("query", mine), ("key", keys), ("value", keys), ("row_scores", mine)):
         full[name] = _grown(given.get(name), whole.axis, lengths)
     mask = given.get("attn_mask")
@@ -92,18 +92,6 @@ def _grown(x: Any, axis: int, lengths: tuple[int, int]) -> Any:
 def _sized(x: Tensor, shape: list[int]) -> Tensor:
     """A tensor like ``x`` of another shape, which has one number in memory."""
     return torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=x.requires_grad).expand(shape)
-
-
-def outline(labels: Any) -> Any:
-    """The labels without their listed pairs, for a check that needs them neither sorted nor counted."""
-    if isinstance(labels, SumLabels):
-        return SumLabels(*map(outline, labels.parts))
-    if not isinstance(labels, EdgeLabels):
-        return labels
-    batch = None if labels.batch is None else labels.batch[:0]
-    none = {"edge_index": labels.edge_index[:, :0], "ids": labels.ids[:0], "batch": batch}
-    none["default"] = outline(labels.default)
-    return EdgeLabels._make(**labels.__getstate__() | none)
 
 
 def cut_labels(whole: Whole, rows: Run, keys: Run) -> Labels | None:
@@ -142,14 +130,10 @@ def sees_nothing(given: Given, whole: Whole, rows: Run, keys: Run) -> bool:
     if rows[0] == rows[1] or keys[0] == keys[1]:
         return True
     labels = whole.labels
-    if labels is not None and labels.q_ptr is not None and labels.k_ptr is not None:
+    if labels is not None and (labels.packed or labels._edges_only):
         cut = cut_labels(whole, rows, keys)
-        assert cut is not None and cut.q_ptr is not None and cut.k_ptr is not None
-        return not bool((cut.q_ptr.diff() * cut.k_ptr.diff()).any())
-    if isinstance(labels, EdgeLabels) and labels.default is None:
-        cut = cut_labels(whole, rows, keys)
-        assert isinstance(cut, EdgeLabels)
-        return cut.ids.shape[0] == 0
+        assert cut is not None
+        return cut._attends_nowhere()
     offset = cut_offset(given, whole, rows, keys)
     return bool(given.get("is_causal")) and isinstance(offset, int) and rows[1] - rows[0] - 1 + offset < 0
 
