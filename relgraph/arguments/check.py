@@ -184,7 +184,7 @@ def data(name: str, *tensors: Tensor | None) -> None:
         raise ValueError(f"{name} must hold numbers, got tensors on the device meta, which hold none")
 
 
-def held(name: str, value: Any) -> None:
+def not_meta(name: str, value: Any) -> None:
     """Do the same as :func:`data` for labels or a graph."""
     if value.device is not None and value.device.type == "meta":
         raise ValueError(f"{name} must hold numbers, got tensors on the device meta, which hold none")

@@ -59,7 +59,7 @@ def check_gathered(rows: Tensor, *, by_heads: bool = False) -> None:
         )
 
 
-def kept(module: nn.Module, rows: Tensor) -> Tensor:
+def survives_reshard(module: nn.Module, rows: Tensor) -> Tensor:
     """The rows; copied if ``fully_shard`` frees the module's parameters after its call."""
     return rows.clone() if hasattr(type(module), "reshard") else rows  # fully_shard changes the class
 

@@ -40,5 +40,5 @@ def row_costs(labels: Labels, is_causal: bool = False) -> Tensor:
     """
     check_labels("labels", labels)
     check.boolean("is_causal", is_causal)
-    check.held("labels", labels)
+    check.not_meta("labels", labels)
     return labels._keys_per_row(Rows(labels, is_causal))

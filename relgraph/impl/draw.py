@@ -108,7 +108,7 @@ def smallest_kept(dropout_p: float) -> int:
     return min(round(dropout_p * (1 << 32)), HALF) - (1 << 31)
 
 
-def kept(found: Hashes, dropout_p: float) -> Tensor:
+def keep_mask(found: Hashes, dropout_p: float) -> Tensor:
     """Which pairs are kept, ``[B, H, N_q, N_k]``."""
     drawn = numbers(found.rows[..., :1], found.rows[..., 1:], found.keys[:, None, None])
     return drawn >= smallest_kept(dropout_p)

@@ -68,7 +68,7 @@ def drop(call: Call, weights: Tensor) -> Tensor:
         return weights
     kept, hashes = call.keep, hashes_of(call)
     if hashes is not None:
-        kept = draw.kept(hashes, call.dropout_p)
+        kept = draw.keep_mask(hashes, call.dropout_p)
     return dropout(weights, call.dropout_p) if kept is None else weights * kept / (1.0 - call.dropout_p)
 
 

@@ -194,7 +194,7 @@ def to_networkx(
     """
     made = nx.MultiDiGraph()
     named = named_nodes(check_graph(graph).num_nodes, nodes)
-    check.held("graph", graph)
+    check.not_meta("graph", graph)
     made.add_nodes_from(named)
     edge_names = names_of_types("types", graph.edge_type, types)
     node_names = names_of_types("node_types", graph.node_type, node_types)
@@ -240,7 +240,7 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
         raise ValueError(f"labels must be of one graph or a packed batch against itself, got {labels!r}")
     made = nx.MultiDiGraph()
     check.most_pairs("labels", labels.q_len * labels.k_len)
-    check.held("labels", labels)
+    check.not_meta("labels", labels)
     made.add_nodes_from(range(labels.q_len))
     parts = labels._summands
     named = names_of_parts(parts, names)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.arguments.sharding import check_gathered, kept
+from relgraph.arguments.sharding import check_gathered, survives_reshard
 from relgraph.labelers import Labeler
 from relgraph.labels import Labels
 from relgraph.labels.describe import check_names
@@ -141,7 +141,7 @@ class LabelTable(nn.Module):
         if type(rows) is not nn.Parameter:
             check_gathered(rows, by_heads=self.by_heads)
         if self.frozen is None:
-            return rows if type(self) is LabelTable else kept(self, rows)
+            return rows if type(self) is LabelTable else survives_reshard(self, rows)
         # not one split: where the rows are a DTensor, its backward needs a gradient of the frozen row too
         at, count = self.frozen, rows.shape[self._axis]
         before, row = rows.narrow(self._axis, 0, at), rows.narrow(self._axis, at, 1)

@@ -10,7 +10,7 @@ from torch import nn
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief, shown
-from relgraph.arguments.sharding import kept
+from relgraph.arguments.sharding import survives_reshard
 from relgraph.labelers import Labeler
 from relgraph.labels import Labels
 from relgraph.nn.table import FEATURES, LabelTable, check_label_names, check_size
@@ -168,7 +168,7 @@ class RelationTables(nn.Module):
             of_kind, rows = getattr(self, kind), []
             for table, x in zip(of_kind if is_sum else (of_kind,), given, strict=True):
                 row = table(x) if table.bank is not None else table()
-                rows.append(row if type(self) is RelationTables else kept(self, row))
+                rows.append(row if type(self) is RelationTables else survives_reshard(self, row))
             tables[f"{kind}_table"] = tuple(rows) if is_sum else rows[0]
         if self.tied:
             tables["value_table"] = tables["key_table"]

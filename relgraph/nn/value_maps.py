@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from relgraph.arguments import check
-from relgraph.arguments.sharding import kept
+from relgraph.arguments.sharding import survives_reshard
 from relgraph.nn.scores import check_one_label
 
 
@@ -76,10 +76,10 @@ class ValueMaps(nn.Module):
     def forward(self) -> Tensor | tuple[Tensor, Tensor]:
         """The maps ``[H, R, D_v, D_v]``, or coefficients ``[R, K]`` and bases ``[H, K, D_v, D_v]``."""
         if self.maps is not None:
-            return kept(self, self.maps)
+            return survives_reshard(self, self.maps)
         assert self.bases is not None
         assert self.coefficients is not None
-        return kept(self, self.coefficients), kept(self, self.bases)
+        return survives_reshard(self, self.coefficients), survives_reshard(self, self.bases)
 
     def extra_repr(self) -> str:
         """Sizes, and the number of bases if there are any."""

@@ -24,7 +24,7 @@ def one_part(labels: Any, names: Any, part: Any) -> tuple[Labels, Any]:
     """One part of a sum with its names, on the CPU; other labels have only part 0."""
     if not isinstance(labels, Labels):
         raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
-    check.held("labels", labels)
+    check.not_meta("labels", labels)
     if labels.q_len * labels.k_len > MOST_DRAWN:
         raise ValueError(f"labels must be of at most {MOST_DRAWN:,} pairs to be drawn, got {labels!r}")
     parts = labels._summands

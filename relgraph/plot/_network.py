@@ -43,7 +43,7 @@ def read_graph(name: str, graph: Any) -> tuple[Graph, Sequence[Any] | None]:
         graph, nodes = from_networkx(graph)[:2]
     if not isinstance(graph, Graph):
         raise TypeError(f"{name} must be a Graph or a networkx graph, got {in_place_of_graph(graph)}")
-    check.held(name, graph)
+    check.not_meta(name, graph)
     if graph.num_nodes == 0:
         raise ValueError(f"{name} must have at least one node, got none")
     return graph.to("cpu"), nodes

@@ -13,7 +13,7 @@ from relgraph.impl import draw
 def kept(seed, *sizes, p=0.5, origin=(0, 0, 0, 0)):
     batch, heads, queries, keys = sizes
     made = draw.hashes(torch.tensor(seed), origin, torch.Size((batch, heads, queries)), keys, torch.device("cpu"))
-    return draw.kept(made, p)
+    return draw.keep_mask(made, p)
 
 
 @pytest.mark.parametrize("p", [1e-4, 0.1, 0.5, 0.9])
@@ -71,7 +71,7 @@ def test_parallel_edges_draw_apart():
         second = draw.parted(made.rows[..., 1:], torch.tensor(n, dtype=torch.int32))
         drawn = draw.numbers(made.rows[..., :1], second, made.keys[:, None, None])
         masks.append(drawn >= draw.smallest_kept(0.5))
-    assert torch.equal(masks[0], draw.kept(made, 0.5))
+    assert torch.equal(masks[0], draw.keep_mask(made, 0.5))
     assert max(correlation(masks[a], masks[b]) for a in range(4) for b in range(a)) < 4.5
 
 

@@ -107,14 +107,14 @@ def test_a_shard_draws_the_mask_of_the_whole(monkeypatch):
         value=torch.eye(40, dtype=F64).expand(1, 1, 40, 40), by_query=whole.by_query[:, 1:, 50:83],
         by_key=whole.by_key[:, 1:, 43:83],
     )  # fmt: skip
-    filled = attend.Filled
+    filled = attend.ProblemStructs
 
     def placed(*args, **options):
         made = filled(*args, **options)
         made.struct.origin = (ctypes.c_int64 * 4)(0, 1, 50, 43)
         return made
 
-    monkeypatch.setattr(attend, "Filled", placed)
+    monkeypatch.setattr(attend, "ProblemStructs", placed)
     assert torch.equal(attend._forward(shard).output != 0, kept[:, 1:, 50:83, 43:83])
 
 

@@ -265,7 +265,7 @@ def test_dropout_gradient_against_finite_differences():
 @pytest.mark.parametrize("impl", FAST)
 @pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default", "edges only", "sum"])
 def test_error_in_lower_precision(kind, impl, dtype):
-    """Held to the reference in the same dtype and to the size of the terms that cancel, over several seeds."""
+    """KeepsAlive to the reference in the same dtype and to the size of the terms that cancel, over several seeds."""
     draws = (twins(KINDS[kind](40), dtype, heads=2, size=16, value_size=16) for _ in range(SEEDS))
     assert_within_budget(draws, lambda low: answer(low, impl))
 

@@ -67,7 +67,7 @@ class _Side:
 
 
 @dataclass(frozen=True, eq=False)
-class _Layout:
+class _GroupLabels:
     """The part of a group that depends only on the labels; it is kept for the next call with them.
 
     Attributes:
@@ -125,7 +125,7 @@ def groups(problem: Problem) -> list[Group]:
     return [_group(problem, layout) for layout in memo.once("groups", lambda: _layouts(plan, memo))]
 
 
-def _layouts(plan: LabelPlan, memo: Memory) -> list[_Layout]:
+def _layouts(plan: LabelPlan, memo: Memory) -> list[_GroupLabels]:
     sizes = list(zip(*map(lengths, borders(plan, memo)), strict=True))
     together = [graphs for graphs in alike(sizes) if len(graphs) > 1]
     return [_layout(plan, graphs, [sizes[g] for g in graphs]) for graphs in together]
@@ -148,17 +148,17 @@ def alike(sizes: list[tuple[int, int]]) -> list[list[int]]:
     return found
 
 
-def _layout(plan: LabelPlan, graphs: list[int], sizes: list[tuple[int, int]]) -> _Layout:
+def _layout(plan: LabelPlan, graphs: list[int], sizes: list[tuple[int, int]]) -> _GroupLabels:
     assert plan.q_ptr is not None and plan.k_ptr is not None
     at = torch.tensor(graphs, device=plan.q_ptr.device)
     queries = _Side.of(plan.q_ptr, at, [n_q for n_q, _ in sizes])
     keys = _Side.of(plan.k_ptr, at, [n_k for _, n_k in sizes])
     parts = tuple(_part(plan, part, at, queries, keys) for part in plan.parts)
     padded = LabelPlan(queries.positions.shape[1], keys.positions.shape[1], len(graphs), parts)
-    return _Layout(graphs, at, queries, keys, padded)
+    return _GroupLabels(graphs, at, queries, keys, padded)
 
 
-def _group(problem: Problem, layout: _Layout) -> Group:
+def _group(problem: Problem, layout: _GroupLabels) -> Group:
     queries, keys = layout.queries, layout.keys
     sub = replace(
         problem,

@@ -18,7 +18,7 @@ from relgraph.plan import (
     DistanceIds,
     WrittenIds,
     ids_by_distance,
-    kept,
+    tensor_once,
     written_block,
 )
 
@@ -127,7 +127,7 @@ class PartInUnit:
         def make() -> Tensor:
             return torch.tensor([self._column(label) for label in ids.lookup], device=self.device)
 
-        return kept(ids.memory, ("columns", self.device), make)
+        return tensor_once(ids.memory, ("columns", self.device), make)
 
     def _ids(self, rows: range, start: int, stop: int) -> Tensor:
         if self.ids is not None:

@@ -40,8 +40,8 @@ def attend_edges(call: Call) -> tuple[Answer, Tensor]:
     work = _Work(call)
     weights, lse = row_softmax(work.scores(), work.pattern)
     output = work.output(work.drop(weights))
-    mass = (work.leave(work.by_label(weights)[..., :-1]),) if call.need_mass else None
-    return Answer(work.leave(output), work.leave(lse), mass), weights
+    mass = (work.to_caller_layout(work.by_label(weights)[..., :-1]),) if call.need_mass else None
+    return Answer(work.to_caller_layout(output), work.to_caller_layout(lse), mass), weights
 
 
 class _Work:
@@ -202,7 +202,7 @@ class _Work:
         sums = weights.new_zeros(weights.shape[0], rows * columns)
         return sums.index_add(1, self._at_label(), weights).unflatten(1, (rows, columns))
 
-    def leave(self, x: Tensor) -> Tensor:
+    def to_caller_layout(self, x: Tensor) -> Tensor:
         """``[B, H, N, ...]`` from lanes."""
         if self.joint:
             return x.unflatten(1, (self.batch, self.call.plan.q_len)).transpose(0, 1)

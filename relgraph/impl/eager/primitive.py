@@ -62,10 +62,13 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
     def sums(of: Tensor, needed: bool) -> Tensor:
         if not needed:
             return of.new_empty(0)
-        return lanes.leave(_by_label(of, csr, labels, problem.columns))
+        return lanes.to_caller_layout(_by_label(of, csr, labels, problem.columns))
 
     return Outputs(
-        lanes.leave(output), lanes.leave(lse), sums(dropped, problem.need_sums), sums(weights, problem.need_mass)
+        lanes.to_caller_layout(output),
+        lanes.to_caller_layout(lse),
+        sums(dropped, problem.need_sums),
+        sums(weights, problem.need_mass),
     )
 
 
@@ -91,7 +94,7 @@ class _Lanes:
             return table[None]
         return table if self.own or self.batch == 1 else table.repeat(self.batch, 1, 1)
 
-    def leave(self, x: Tensor) -> Tensor:
+    def to_caller_layout(self, x: Tensor) -> Tensor:
         if self.own:
             return x.unflatten(1, (self.batch, -1)).transpose(0, 1)
         return x.unflatten(0, (self.batch, self.heads))

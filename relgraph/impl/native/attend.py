@@ -12,7 +12,7 @@ from relgraph.impl import op
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
-from relgraph.impl.native.problem import Filled, dense_rows
+from relgraph.impl.native.problem import ProblemStructs, dense_rows
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
 
@@ -202,7 +202,7 @@ class _Run:
         few = packed or problem.query.shape[2] < FEWEST_ROWS.get(dtype, 0)
         even = all(size % 2 == 0 for size in sizes)
         half = dtype == torch.bfloat16 and even and not few and found.blocked_half is not None
-        self.held = Filled(problem, half=half)
+        self.held = ProblemStructs(problem, half=half)
         self.struct: ctypes.Structure = self.held.struct
         struct = self.struct
         struct.threads, struct.parallel = torch.get_num_threads(), found.parallel

@@ -21,7 +21,7 @@ from relgraph.impl.eager.primitive import outputs as outputs_in_torch
 from relgraph.impl.listed import added_to_pairs, given_factor
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_listed, check_plan, check_rows
-from relgraph.impl.native.problem import Held, as_long
+from relgraph.impl.native.problem import KeepsAlive, as_long
 from relgraph.impl.native.sort import sort_pairs
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
 from relgraph.impl.problem import Outputs, Problem
@@ -131,7 +131,7 @@ class _Listed:
             check_plan(plan, csr.batch)  # raises an error that names what does not fit
 
 
-class _Filled(Held):
+class _EdgeStructs(KeepsAlive):
     """A problem as the kernels read it, and the tensors that it points to."""
 
     def __init__(self, problem: Problem, *, backward: bool = False) -> None:
@@ -260,7 +260,7 @@ class _Filled(Held):
 
 
 def _forward(problem: Problem) -> Outputs:
-    filled = _Filled(problem)
+    filled = _EdgeStructs(problem)
     struct, rows, dtype = filled.struct, problem.query.shape[:3], problem.dtype
     width = struct.value_size
     output = filled.rows(width + (struct.edge_size if problem.vectors_in_value else 0))
@@ -276,7 +276,7 @@ def _forward(problem: Problem) -> Outputs:
 
 def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | None]:
     """The gradients. Weights are computed again, so backward needs no outputs."""
-    filled = _Filled(problem, backward=True)
+    filled = _EdgeStructs(problem, backward=True)
     struct, dtype, pairs, size = filled.struct, problem.dtype, filled.pairs, problem.key.shape[-1]
     filled.point_to(*(None if x is None else x.to(dtype) for x in (incoming.output, incoming.sums, incoming.mass)))
     if incoming.lse is not None:
@@ -323,7 +323,7 @@ def _twin(problem: Problem) -> Outputs:
         return outputs_in_torch(problem, None)
     if problem.keep is not None:
         return outputs_in_torch(problem, given_factor(problem))
-    filled = _Filled(problem)
+    filled = _EdgeStructs(problem)
     factors = torch.empty(filled.num_lanes, filled.pairs.count, dtype=problem.dtype)
     filled.library.relgraph_edges_factors(ctypes.byref(filled.struct), c_void_p(factors.data_ptr()))
     return outputs_in_torch(problem, factors)

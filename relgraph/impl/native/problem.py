@@ -27,7 +27,7 @@ FARTHEST = 1 << 61
 """The bound on offsets: beyond it all keys are equally far, and sums of offsets and lengths fit into 64 bits."""
 
 
-class Held:
+class KeepsAlive:
     """Tensors and numbers that a struct points to; they live as long as this object."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def as_long(x: Tensor) -> Tensor:
     return x if x.dtype == torch.int64 and x.is_contiguous() else x.to(torch.int64).contiguous()
 
 
-class Layout(Held):
+class PlanStructs(KeepsAlive):
     """Everything that depends only on the labels: their parts, and the rows of all graphs cut into blocks."""
 
     def __init__(self, plan: LabelPlan, batch: int) -> None:
@@ -133,7 +133,7 @@ def _goes_up(ids: Sequence[int]) -> bool:
     return all(id_ >= 0 and id_ == ids[0] + s for s, id_ in enumerate(ids))
 
 
-class Filled(Held):
+class ProblemStructs(KeepsAlive):
     """A problem's struct without outputs, and the tensors that it points to.
 
     Attributes:
@@ -144,7 +144,7 @@ class Filled(Held):
     def __init__(self, problem: Problem, *, half: bool) -> None:
         super().__init__()
         batch, heads = problem.query.shape[:2]
-        self.layout: Layout = problem.memo.once(("native", batch), lambda: Layout(problem.plan, batch))
+        self.layout: PlanStructs = problem.memo.once(("native", batch), lambda: PlanStructs(problem.plan, batch))
         dtype = problem.dtype
         given = torch.bfloat16 if half else dtype
         self.struct = struct = CProblem.from_buffer_copy(self.layout.filled)
