@@ -10,9 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.call import Answer, Given
+from relgraph.call import Answer, Given, cut_given, map_given
 from relgraph.distributed.collectives import gather, rows_to_heads
-from relgraph.distributed.context.slices import Whole, attend_part, cut_heads
+from relgraph.distributed.context.slices import Whole, attend_part
+from relgraph.distributed.layout import Layout
 
 
 def answer(given: Given, whole: Whole) -> Answer:
@@ -21,19 +22,18 @@ def answer(given: Given, whole: Whole) -> Answer:
     mine = given["query"].shape[heads] // queries.processes
     first = whole.rank * mine
 
-    def rows_of(x: Any) -> Any:
-        """All rows of this process's heads, of ``[B, H, n, ...]`` or of each tensor of a tuple."""
-        if isinstance(x, (tuple, list)):
-            return tuple(rows_of(each) for each in x)
-        return None if x is None else rows_to_heads(x, queries, axis, heads, group)
+    def all_rows(names: tuple[str, str], layout: Layout) -> dict[str, Any]:
+        """All rows of this process's heads, of the arguments of these names."""
+        own_rows = {name: given.get(name) for name in names}
+        return map_given(own_rows, lambda _, x: rows_to_heads(x, layout, axis, heads, group))
 
     mask = given.get("attn_mask")
     if mask is not None and whole.own_mask:
         mask = gather(mask, queries, mask.dim() - 2, group)
-    own = cut_heads({**given, "attn_mask": mask}, first, mine, packed=whole.packed)
-    own["query"] = rows_to_heads(given["query"], queries, axis, heads, group)
-    own["row_scores"] = rows_of(given.get("row_scores"))
-    key, value = (rows_to_heads(given[name], keys, axis, heads, group) for name in ("key", "value"))
+    by_heads = {name: x for name, x in given.items() if name not in ("query", "key", "value", "row_scores")}
+    own = cut_given(by_heads | {"attn_mask": mask}, {"H": range(first, first + mine)}, packed=whole.packed)
+    own |= all_rows(("query", "row_scores"), queries)
+    key, value = all_rows(("key", "value"), keys).values()
     every = 0, queries.length
     found = attend_part(own, whole, every, every, (0, keys.length), key, value, first)
 

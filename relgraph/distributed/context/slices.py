@@ -165,45 +165,17 @@ def sees_nothing(given: Given, whole: Whole, rows: Run, keys: Run) -> bool:
     return bool(given.get("is_causal")) and isinstance(offset, int) and rows[1] - rows[0] - 1 + offset < 0
 
 
-def cut_mask(mask: Tensor | None, own: Run, keys: Run) -> Tensor | None:
-    """A mask of the rows of this process (or of one row for all) and all keys, cut to these rows and keys."""
-    if mask is None or mask.dim() == 0:
-        return mask
-    if mask.dim() >= 2 and mask.shape[-2] > 1:
-        mask = mask.narrow(-2, own[0], own[1] - own[0])
-    if mask.shape[-1] > 1:
-        mask = mask.narrow(-1, keys[0], keys[1] - keys[0])
-    return mask
-
-
-def cut_heads(given: Given, first: int, count: int, *, packed: bool) -> dict[str, Any]:
-    """The arguments, with everything that differs between heads of the queries cut to some of these.
-
-    Query, key, value and ``row_scores`` do not change, because each method decides which of their heads a process has.
-    """
-    same = {name: given.get(name) for name in ("query", "key", "value", "row_scores")}
-    others = {name: x for name, x in given.items() if name not in same}
-    return {**same, **cut_given(others, {"H": range(first, first + count)}, packed=packed)}
-
-
 def attend_part(
-    given: Given,
-    whole: Whole,
-    own: Run,
-    rows: Run,
-    keys: Run,
-    key: Tensor,
-    value: Tensor,
-    first_head: int = 0,
+    given: Given, whole: Whole, own: Run, rows: Run, keys: Run, key: Tensor, value: Tensor, first_head: int = 0
 ) -> Answer:
     """Attention of rows of this process, ``own`` in its shard and ``rows`` in the whole, to some keys of the whole.
 
     ``first_head`` is the number of the first head here among all heads.
     """
-    of_rows = {name: given.get(name) for name in ("query", "row_scores")}
+    of_pairs = {name: given.get(name) for name in ("query", "row_scores", "attn_mask")}
     cut = {
-        **given, **cut_given(of_rows, {"N_q": range(*own)}, packed=whole.packed), "key": key, "value": value,
-        "labels": cut_labels(whole, rows, keys), "attn_mask": cut_mask(given.get("attn_mask"), own, keys),
+        **given, **cut_given(of_pairs, {"N_q": range(*own), "N_k": range(*keys)}, packed=whole.packed),
+        "key": key, "value": value, "labels": cut_labels(whole, rows, keys),
         "q_offset": cut_offset(given, whole, rows, keys), "drawn": None,
     }  # fmt: skip
     with entered(None):
