@@ -131,51 +131,38 @@ def _swap(x: Tensor, layout: Layout, rows: int, heads: int, back: bool, group: A
     return in_order(layout, found, 0).movedim((0, 1), (rows, heads))
 
 
-def rows_to_heads(x: Tensor, layout: Layout, rows: int, heads: int, group: Any) -> Tensor:
-    """From the rows of this process, of all heads, to all rows of 1/P of the heads; differentiable.
+def rows_to_heads(x: Tensor, layout: Layout, rows: int, heads: int, group: Any, *, back: bool = False) -> Tensor:
+    """From the rows of this process, of all heads, to all rows of 1/P of the heads, or ``back``; differentiable.
 
     ``rows`` and ``heads`` are their axes in ``x``; P divides the heads.
     """
-    return x if layout.processes == 1 else _RowsToHeads.apply(x, layout, rows, heads, False, group)
+    return x if layout.processes == 1 else _RowsToHeads.apply(x, layout, rows, heads, back, group)
 
 
-def heads_to_rows(x: Tensor, layout: Layout, rows: int, heads: int, group: Any) -> Tensor:
-    """The inverse of :func:`rows_to_heads`."""
-    return x if layout.processes == 1 else _RowsToHeads.apply(x, layout, rows, heads, True, group)
-
-
-class Travel:
-    """Tensors on their way from each process of a ring to the next, while a block of code runs.
+@contextmanager
+def sent_around(
+    tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], group: Any, *, needed: bool
+) -> Iterator[list[Tensor]]:
+    """Send tensors to the next process of a ring, while a block of code runs.
 
     The block ends only after they have arrived, even if it raises, because a later receive would take late tensors for
-    its own.
-
-    Attributes:
-        coming: the tensors from the process before; the given tensors themselves if nothing travels.
+    its own. It yields the tensors from the process before, which have these shapes and are complete when it ends; the
+    given tensors if nothing travels.
     """
-
-    def __init__(self, tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], group: Any, *, needed: bool) -> None:
-        """``tensors`` go to the next process; the tensors from the process before have these shapes."""
-        self.tensors, self.shapes, self.group, self.needed = list(tensors), shapes, group, needed
-        self.coming = self.tensors
-        self.work: list[Any] = []
-
-    def __enter__(self) -> Travel:
-        if not self.needed:
-            return self
-        group, size, rank = self.group, distributed.get_world_size(self.group), distributed.get_rank(self.group)
-        following, before = (distributed.get_global_rank(group, (rank + step) % size) for step in (1, -1))
-        self.tensors = [x.contiguous() for x in self.tensors]  # kept until they have arrived
-        self.coming = [x.new_empty(tuple(shape)) for x, shape in zip(self.tensors, self.shapes, strict=True)]
-        _sent("ring", sum(x.numel() * x.element_size() for x in self.tensors))
-        sends = [distributed.P2POp(distributed.isend, x, following, group) for x in self.tensors]
-        takes = [distributed.P2POp(distributed.irecv, x, before, group) for x in self.coming]
-        # even processes send first: with blocking sends a ring of senders would wait for itself
-        both = [*sends, *takes] if rank % 2 == 0 else [*takes, *sends]
-        self.work = distributed.batch_isend_irecv(both)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for work in self.work:
-            work.wait()
-        self.tensors, self.work = [], []
+    if not needed:
+        yield list(tensors)
+        return
+    size, rank = distributed.get_world_size(group), distributed.get_rank(group)
+    following, before = (distributed.get_global_rank(group, (rank + step) % size) for step in (1, -1))
+    given = [x.contiguous() for x in tensors]
+    coming = [x.new_empty(tuple(shape)) for x, shape in zip(given, shapes, strict=True)]
+    _sent("ring", sum(x.numel() * x.element_size() for x in given))
+    sends = [distributed.P2POp(distributed.isend, x, following, group) for x in given]
+    takes = [distributed.P2POp(distributed.irecv, x, before, group) for x in coming]
+    # even processes send first: with blocking sends a ring of senders would wait for itself
+    work = distributed.batch_isend_irecv([*sends, *takes] if rank % 2 == 0 else [*takes, *sends])
+    try:
+        yield coming
+    finally:
+        for each in work:
+            each.wait()

@@ -99,15 +99,10 @@ class HeadParallel(ParallelStyle):
             self._distribute(owner, name, device_mesh, placement)
         for table in _tables(layer):
             table.by_heads = True
-
-        def before(_layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-            return self._whole_inputs(args, options, device_mesh)
-
-        def after(_layer: nn.Module, _args: tuple[Any, ...], outputs: Any) -> Any:
-            return self._outputs(outputs)
-
-        layer.register_forward_pre_hook(before, with_kwargs=True)
-        layer.register_forward_hook(after)
+        layer.register_forward_pre_hook(
+            lambda _layer, args, options: self._whole_inputs(args, options, device_mesh), with_kwargs=True
+        )
+        layer.register_forward_hook(lambda _layer, _args, outputs: self._outputs(outputs))
         return layer
 
     def _distribute(self, owner: nn.Module, name: str, mesh: DeviceMesh, placement: Placement) -> None:

@@ -28,7 +28,7 @@ class Layout:
 
     Raises:
         TypeError: runs that are not ints.
-        ValueError: rows that are missing or held twice, or a run of negative length.
+        ValueError: rows that are missing or come twice, or a run of negative length.
 
     Example:
         >>> layout = rg.distributed.Layout.head_tail(8, 2)

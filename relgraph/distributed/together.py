@@ -32,20 +32,10 @@ def check_mesh(mesh: Any) -> Any:
 def raise_together(error: Exception | None, described: Mapping[str, str], device: torch.device, group: Any) -> None:
     """Raise the same error on every process if any has one, or if their descriptions of something differ.
 
-    Every process calls this at the same point, whether it has found an error or not. Each process sends two numbers,
-    and texts only if there is something to raise.
-
-    Args:
-        error: the error that this process would raise, one of ``KINDS``; or None.
-        described: for each argument a text that must be the same on all processes; empty if the error leaves nothing
-            to describe. A difference is raised before an error, because it may be the cause.
-        device: the device on which the processes exchange tensors.
-        group: the processes.
-
-    Raises:
-        TypeError: an error of this type on the first process that has one.
-        ValueError: an error of this type on the first process that has one; or descriptions that differ.
-        NotImplementedError: an error of this type on the first process that has one.
+    Every process calls this at the same point, whether it has found an ``error``, one of ``KINDS``, or not. Each sends
+    two numbers, and texts only if there is something to raise. ``described`` has for each argument a text that must be
+    the same on all processes; it is empty if the error leaves nothing to describe. A difference is raised before an
+    error, because it may be the cause.
     """
     size = distributed.get_world_size(group)
     if size == 1:

@@ -61,7 +61,7 @@ def bilinear():
 
 
 class Curve(torch.nn.Module):
-    """A function of scores that learns; a module within it uses one of its parameters too."""
+    """A function of scores with parameters, one of which a module within it uses too."""
 
     def __init__(self):
         super().__init__()
@@ -97,8 +97,8 @@ CASES = {
     "mask of pairs": (lambda: LABELER(N), {"mask": (B, H, N, N)}),
     "softcap": (lambda: LABELER(N), {"score": softcap}),
     "additive score": (lambda: LABELER(N), {"score": additive, "query_table": False}),
-    "score that learns": (lambda: LABELER(N), {"score": Curve, "is_causal": True}),
-    "activation that learns": (lambda: LABELER(N), {"score": learned_activation, "query_table": False}),
+    "score with parameters": (lambda: LABELER(N), {"score": Curve, "is_causal": True}),
+    "activation with parameters": (lambda: LABELER(N), {"score": learned_activation, "query_table": False}),
     "bilinear score": (lambda: LABELER(N), {"score": bilinear}),
     "maps of values": (lambda: LABELER(N), {"maps": True}),
     "scores by row": (lambda: LABELER(N), {"rows": True}),
@@ -112,7 +112,7 @@ CASES = {
 
 
 class Problem:
-    """One call: tensors that learn, what is cut by rows, and the rest."""
+    """One call: tensors that need a gradient, what is cut by rows, and the rest."""
 
     def __init__(self, labels, options):
         options = dict(options)

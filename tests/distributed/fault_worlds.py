@@ -1,5 +1,4 @@
-"""Worlds of processes in which one comes to harm; ``python -m tests.distributed.fault_worlds FOLDER`` runs some,
-and with a further word ``full`` all.
+"""Worlds of processes in which one comes to harm; ``python -m tests.distributed.fault_worlds FOLDER`` runs them.
 
 Processes are copies of one that has loaded everything, so a world starts at once. What became of each is written to
 ``FOLDER/outcomes.json``.
@@ -88,6 +87,7 @@ def raises():
     raise ZeroDivisionError("what the code of a user raises")
 
 
+PLACES = ("forward", "inside", "backward")
 FAULTS = {"killed": killed, "frozen": frozen, "raises": raises}
 SHORTENS = "shortens"
 """A further fault: the second layer gets fewer rows on one process, in a region that has compared lengths before."""
@@ -281,23 +281,17 @@ def run(worlds, root):
     return found
 
 
-def phases(full):
-    """Worlds that run side by side, phase after phase; each way to split rows with one fault of a kind, or all."""
-    modes = MODES if full else METHODS
-
-    def broken(fault, *places):
-        split = {place: modes if full else modes[at :: len(places)] for at, place in enumerate(places)}
-        return [World(mode, fault, place, f"{fault} {place} {mode}") for place in places for mode in split[place]]
-
-    killed = broken("killed", "forward", "backward")
-    killed += [World("nodes", "killed", place, f"killed {place} nodes") for place in ("forward", "backward")]
-    saving = [World(mode, "killed", "saving", f"killed saving {mode}", dropout=0.0) for mode in modes]
-    whole = [World(mode, None, "", f"whole {mode}") for mode in (*modes, "nodes")]
-    yield [*whole, *{unbroken(world): None for world in saving}]
+def phases():
+    """Worlds that run side by side, phase after phase; each way to split work meets a killed process once."""
+    places = "forward", "backward"
+    killed = [World(mode, "killed", places[at % 2], f"killed {mode}") for at, mode in enumerate((*MODES, "nodes"))]
+    saving = [World(mode, "killed", "saving", f"saving {mode}", dropout=0.0) for mode in ("ring", "TP")]
+    yield [*map(unbroken, killed), *map(unbroken, saving)]
     yield [*killed, *saving]
     yield [*map(resumed, killed), *map(resumed, saving)]
-    unequal = [World(method, SHORTENS, "forward", f"{SHORTENS} {method}") for method in METHODS]
-    yield [*broken("frozen", "forward"), *unequal, *broken("raises", "forward", "inside", "backward")]
+    other = [World(method, SHORTENS, "forward", f"{SHORTENS} {method}") for method in METHODS]
+    other += [World(mode, "raises", place, f"raises {mode}") for mode, place in zip(METHODS, PLACES, strict=True)]
+    yield [World("ring", "frozen", "forward", "frozen"), *other]
 
 
 def resumed(world):
@@ -313,18 +307,18 @@ def unbroken(world):
     return World(world.mode, None, "", f"whole {world.mode}")
 
 
-def main(root, full):
+def main(root):
     """Run all worlds."""
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    warnings.simplefilter("error")
-    for name in LOADED:  # before there are copies
+    for name in (*LOADED, "relgraph.pyg"):  # before there are copies
         importlib.import_module(name)
+    warnings.simplefilter("error")
     found = {}
-    for worlds in phases(full):
+    for worlds in phases():
         found |= run(worlds, root)
     (root / "outcomes.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:] == ["full"])
+    main(Path(sys.argv[1]))

@@ -68,7 +68,7 @@ def unbatched(layer: nn.Module, x: Tensor) -> Any:
 
 
 class Scaled(nn.Module):
-    """A function of scores that learns."""
+    """A function of scores with a parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,35 +85,27 @@ def cases() -> Iterator[Case]:
     rows = torch.linspace(-1, 1, BATCH * HEADS * LENGTH * 5, dtype=torch.float64).view(BATCH, HEADS, LENGTH, 5)
     ptr = torch.tensor([0, 4, LENGTH])
     yield attention("packed weight")
-    yield attention("separate bias", bias=("query", "output"))
-    yield attention("no bias", bias=False)
+    yield attention("separate bias", bias=("query", "output"), impl="dense")
     yield Case("separate weights", lambda: attention_layer(WIDTH, HEADS, kdim=12, vdim=7, num_labels=5), memory)
     yield attention("grouped", num_kv_heads=4, per_head=True)
     yield attention("head size", head_dim=6, scale=0.3)
     yield attention("per head", tables=("key", "value", "query", "bias"), per_head=True)
     yield attention("shared", tables=("key", "value", "query", "bias"))
     yield attention("mixed", tables=("key", "bias"), per_head=("bias",))
-    yield attention("tied", tie_tables=True)
     yield attention("tied per head", tie_tables=True, per_head=True)
-    yield attention("frozen", frozen=1)
     yield attention("frozen per head", frozen=1, per_head=True, tables=("key", "bias"))
     yield attention("sum", rg.SumLabels(LABELER(LENGTH), edges(default=0)), per_head=("key",), frozen=(1, None))
-    yield attention("causal", call={"is_causal": True})
-    yield attention("edges", edges())
     yield attention("edges by default", edges(default=LABELER(LENGTH)), call={"is_causal": True})
     yield attention("no tables", rg.Window(3)(LENGTH), num_labels=None)
     yield attention("query biases", content_bias=True, position_bias=True)
-    yield attention("additive", score=rg.score.Additive.learned(HEADS, WIDTH // HEADS))
-    yield attention("additive that learns", score=rg.score.Additive.learned(HEADS, WIDTH // HEADS, Scaled()))
+    yield attention("additive with a parameter", score=rg.score.Additive.learned(HEADS, WIDTH // HEADS, Scaled()))
     yield attention("bilinear", score=rg.score.Bilinear.learned(5, HEADS, WIDTH // HEADS), tables=("bias",))
     yield attention("function", score=Scaled())
-    yield attention("maps", value_map=True)
     yield attention("bases", value_map=2)
     yield attention("masks", call={"attn_mask": mask, "key_padding_mask": padding})
     yield attention("rows", tables=("value",), call={"row_scores": rows})
     yield attention("by sample", rg.DenseLabels(torch.arange(2 * LENGTH**2).view(2, LENGTH, LENGTH) % 5, 5))
     yield attention("chunked", impl="chunked")
-    yield attention("dense", impl="dense")
     yield attention("dropout", dropout=0.4, impl=BY_PLACE)
     yield attention("dropout of edges", edges(), dropout=0.4, impl=BY_PLACE)
     yield Case("mass", lambda: attention_layer(WIDTH, HEADS, num_labels=5), with_mass)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import itertools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import relgraph as rg
 from relgraph.impl.native import build
 from tests.distributed.head_cases import ENCODER, HEADS, LABELER, WIDTH, cases, check_case, compare
-from tests.distributed.worlds import BY_PLACE
 from tests.layers import attention_layer, encoder_layer
 
 COMPILED = ["native"] if build.missing() is None else []
@@ -68,10 +67,9 @@ def named(model: nn.Module) -> dict[str, Tensor]:
 
 
 def all_cases(mesh: Any) -> None:
-    for case in cases():
+    for at, case in enumerate(cases()):
         check_case(case, mesh, torch.float64, 1e-12)
-    for case in list(cases())[:12]:
-        if case.name != "rows":
+        if at % 4 == 0:
             check_case(case, mesh, torch.float32, 1e-5)
 
 
@@ -79,9 +77,6 @@ def few_cases(mesh: Any) -> None:
     for case in cases():
         if case.name in ("packed weight", "grouped", "dropout"):
             check_case(case, mesh, torch.float64, 1e-12)
-    refused_heads(mesh)
-    door_cases(mesh)
-    shared_tables(mesh)
 
 
 def refused_heads(mesh: Any) -> None:
@@ -105,24 +100,24 @@ def door_cases(mesh: Any) -> None:
     given = [randn(batch, HEADS, length, size), *(randn(batch, 4, length, size) for _ in range(2))]
     given += [randn(labels, size), randn(HEADS, labels, size), randn(labels, size), randn(HEADS, labels)]
     plain_shapes = [x.detach().clone().requires_grad_() for x in given]
-    for name, used in (("dense labels", dense), ("distance", LABELER(length)), ("ids", dense.ids.long())):
-        for impl in ("reference", "dense", "chunked", *COMPILED):
-            wanted = values(used, plain_shapes, impl)
-            for places in ([Shard(0)] * 3, [Shard(1)] * 3, [Replicate()] * 3, [Shard(1), Replicate(), Replicate()]):
-                split = [distribute_tensor(x.detach(), mesh, [p]) for x, p in zip(given[:3], places, strict=True)]
-                tables = [x.detach().clone() for x in given[3:]]
-                tables[1] = distribute_tensor(tables[1], mesh, [Shard(0)])
-                tables[0] = distribute_tensor(tables[0], mesh, [Replicate()])
-                leaves = [x.requires_grad_() for x in (*split, *tables)]
-                got = values(used, leaves, impl)
-                compare(f"{name} {impl} {places}", got, wanted, 1e-12)
+    kinds = {"dense labels": dense, "distance": LABELER(length), "ids": dense.ids.long()}
+    all_places = ([Shard(0)] * 3, [Shard(1)] * 3, [Replicate()] * 3, [Shard(1), Replicate(), Replicate()])
+    impls = ("reference", "dense", "chunked", *COMPILED)
+    for at, (name, places) in enumerate(itertools.product(kinds, all_places)):
+        used, impl = kinds[name], impls[(at + at // 4) % len(impls)]
+        split = [distribute_tensor(x.detach(), mesh, [p]) for x, p in zip(given[:3], places, strict=True)]
+        tables = [x.detach().clone() for x in given[3:]]
+        tables[1] = distribute_tensor(tables[1], mesh, [Shard(0)])
+        tables[0] = distribute_tensor(tables[0], mesh, [Replicate()])
+        leaves = [x.requires_grad_() for x in (*split, *tables)]
+        compare(f"{name} {impl} {places}", values(used, leaves, impl), values(used, plain_shapes, impl), 1e-12)
     pairs = dense.ids[0].nonzero().T.flip(0)
     listed = rg.EdgeLabels(pairs, dense.ids[0].long()[pairs[1], pairs[0]].clamp(min=0), labels, q_len=length)
     for used, impls in ((dense, ("chunked", "dense", "reference", *COMPILED)), (listed, ("edges", *COMPILED))):
         for impl in impls:
             # parts draw by place, as native and chunked do in every call; all in plain torch draw alike
             wanted = values(used, plain_shapes, "native" if impl == "native" else "chunked", 0.3, 3)
-            for place in (Shard(0), Shard(1), Replicate()):
+            for place in (Shard(0), Shard(1)):
                 leaves = [distribute_tensor(x.detach(), mesh, [place]).requires_grad_() for x in given[:3]]
                 leaves += [x.detach().clone().requires_grad_() for x in given[3:]]
                 compare(f"dropout {impl} {place}", values(used, leaves, impl, 0.3, 3), wanted, 1e-12)
@@ -159,12 +154,6 @@ def values(labels: Any, leaves: list[Tensor], impl: str, dropout_p: float = 0.0,
         assert not isinstance(leaf, DTensor) or leaf.grad.placements == leaf.placements
         found[f"gradient {at}"] = whole(leaf.grad)
     return found
-
-
-def feed_forward(mesh: Any) -> None:
-    """A whole encoder layer stays together with one process for ten steps."""
-    wanted = train(encoder(), inputs())
-    compare("feed-forward", train(parallelize_module(encoder(), mesh, ENCODER), inputs()), wanted, 1e-10)
 
 
 def shared_tables(mesh: Any) -> None:
@@ -219,37 +208,6 @@ def with_fully_shard(_: Any) -> None:
         compare(f"FSDP2 {layers}", got, wanted, 1e-10)
 
 
-def with_context_parallel(_: Any) -> None:
-    """Rows over one axis of a mesh of 2 by 2, heads over the other; with dropout the mask of the whole."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("cp", "tp"))
-    for method in ("allgather", "ring", "ulysses"):
-        for dropout in (0.0, 0.3):
-            torch.manual_seed(0)
-            options = {"num_labels": 5, "per_head": ("value",), "dropout": dropout, "impl": BY_PLACE}
-            plain = attention_layer(WIDTH, HEADS, **options, dtype=torch.float64)
-            split = parallelize_module(copy.deepcopy(plain), mesh["tp"], rg.distributed.HeadParallel())
-            torch.manual_seed(9)
-            z = plain(inputs(), labels=LABELER(ROWS), is_causal=True)
-            z.sin().sum().backward()
-            torch.manual_seed(9)
-            with rg.distributed.context_parallel(mesh["cp"], method=method) as region:
-                layout, at = region.layout_of(ROWS), mesh["cp"].get_local_rank()
-                mine = split(layout.shard(inputs(), at), labels=LABELER(ROWS), is_causal=True)
-                mine.sin().sum().backward()
-            torch.testing.assert_close(mine, layout.shard(z, at), atol=1e-12, rtol=1e-12)
-            got = {name: gradient_of(p, mesh["cp"].get_group()) for name, p in split.named_parameters()}
-            for kind in ("weight", "bias"):
-                got[f"in_proj_{kind}"] = torch.cat([got.pop(f"{name}_proj_{kind}") for name in "qkv"])
-            compare(f"{method} {dropout}", got, {name: p.grad for name, p in plain.named_parameters()}, 1e-11)
-
-
-def gradient_of(parameter: Any, group: Any) -> Tensor:
-    """The whole gradient, summed over the processes that hold other rows."""
-    grad = parameter.grad.full_tensor().clone()
-    distributed.all_reduce(grad, group=group)
-    return grad
-
-
 def save(mesh: Any, folder: Path) -> None:
     """Five steps, and a checkpoint of them."""
     model = parallelize_module(encoder(), mesh, ENCODER)
@@ -257,19 +215,8 @@ def save(mesh: Any, folder: Path) -> None:
     checkpoint.save(model.state_dict(), checkpoint_id=folder / "saved")
 
 
-def resume(mesh: Any, folder: Path) -> None:
-    """The checkpoint of another number of processes gives the model of one process after five steps."""
-    wanted = encoder()
-    train(wanted, inputs(), steps=5)
-    model = parallelize_module(encoder(), mesh, ENCODER)
-    state = model.state_dict()
-    checkpoint.load(state, checkpoint_id=folder / "saved")
-    model.load_state_dict(state)
-    compare("resumed", named(model), named(wanted), 1e-10)
-
-
 def resume_alone(folder: Path) -> None:
-    """The same on one process, in a layer that knows nothing of others."""
+    """The checkpoint of several processes gives the model of one, in a layer that knows nothing of others."""
     wanted, model = encoder(), encoder()
     train(wanted, inputs(), steps=5)
     dcp_to_torch_save(folder / "saved", folder / "saved.pt")
@@ -278,14 +225,12 @@ def resume_alone(folder: Path) -> None:
     compare("resumed alone", named(model), named(wanted), 1e-10)
 
 
+OF_EVERY_SIZE = [refused_heads, door_cases, shared_tables]
 WORLDS = {
-    "few": [few_cases],
-    "two": [all_cases, refused_heads, door_cases, shared_tables, feed_forward, sequence_parallel],
-    "four": [
-        all_cases, refused_heads, door_cases, shared_tables, feed_forward, sequence_parallel, with_fully_shard,
-        with_context_parallel,
-    ],
-}  # fmt: skip
+    "few": [few_cases, *OF_EVERY_SIZE],
+    "two": [all_cases, sequence_parallel],
+    "four": [all_cases, *OF_EVERY_SIZE, sequence_parallel, with_fully_shard],
+}
 
 
 def begin(rank: int, size: int, folder: str, world: str) -> None:
@@ -295,8 +240,8 @@ def begin(rank: int, size: int, folder: str, world: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/{world}{size}", rank=rank, world_size=size)
     mesh = init_device_mesh("cpu", (size,))
     try:
-        if world in ("save", "resume"):
-            (save if world == "save" else resume)(mesh, Path(folder))
+        if world == "save":
+            save(mesh, Path(folder))
         else:
             for check in WORLDS[world]:
                 check(mesh)

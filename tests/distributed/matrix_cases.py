@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -42,25 +43,11 @@ class Case(NamedTuple):
         return ", ".join([self.kind, *(word for word, wanted in words.items() if wanted)])
 
 
-def all_cases():
-    """Every kind of labels with every combination of the four options."""
-    both = False, True
-    return [
-        Case(kind, packed, causal, grouped, 0.3 * dropped)
-        for packed in both
-        for kind in (PACKED if packed else BATCHED)
-        for causal in both
-        for grouped in both
-        for dropped in both
-    ]
-
-
-def few_cases(turn):
+def cases(turn):
     """Every kind of labels once, packed and not; the other options differ from kind to kind and from turn to turn."""
-    by_name = {(case.kind, case.packed): [] for case in all_cases()}
-    for case in all_cases():
-        by_name[case.kind, case.packed].append(case)
-    return [found[(5 * at + 3 * turn) % len(found)] for at, found in enumerate(by_name.values())]
+    kinds = [(kind, packed) for packed in (False, True) for kind in (PACKED if packed else BATCHED)]
+    options = list(itertools.product((False, True), (False, True), (0.0, 0.3)))
+    return [Case(*kind, *options[(5 * at + 3 * turn) % 8]) for at, kind in enumerate(kinds)]
 
 
 def random_of(seed):

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 import relgraph as rg
-from tests.distributed.matrix_cases import Network, Share, all_cases, few_cases, loss_of
+from tests.distributed.matrix_cases import Network, Share, cases, loss_of
 from tests.distributed.worlds import caught
 
 METHODS = ("allgather", "ring", "ulysses")
@@ -181,29 +181,26 @@ def difference(a, b):
 F32, F64 = torch.float32, torch.float64
 
 
-def jobs(size, full):
+def jobs(size):
     """What is compared: mode, case, dtype, steps and how many processes split the heads.
 
-    All combinations if ``full``, and each kind of labels trained. Otherwise each kind once, of two axes (of which one
-    has a single process) some, and one is trained.
+    Each kind of labels once, and one is trained; of two axes (of which one may have a single process) some kinds.
     """
     for turn, mode in enumerate(MODES):
         two_axes = mode in TWO_AXES
-        for tp in ([1, 2] if size == 2 else [2]) if two_axes else [size if mode.heads else 1]:
-            turned = few_cases(turn + tp)
-            cases = all_cases() if full else turned[tp::6] if two_axes else turned
-            trained = turned if full else turned[turn : turn + 1]
-            yield from ((mode, case, F64, 1, tp) for case in cases)
-            yield from ((mode, case, F32, 10, tp) for case in trained)
+        for heads in ([1, 2] if size == 2 else [2]) if two_axes else [size if mode.heads else 1]:
+            turned = cases(turn + heads + size // 4)
+            yield from ((mode, case, F64, 1, heads) for case in (turned[heads::6] if two_axes else turned))
+            yield mode, turned[turn], F32, 10, heads
 
 
-def run(mesh, full):
+def run(mesh):
     """All of ``jobs``, by name."""
     size = mesh.size()
     meshes = {tp: init_device_mesh("cpu", (size // tp, tp), mesh_dim_names=("outer", "heads")) for tp in {1, 2, size}}
-    for job in jobs(size, full):
-        mode, case, dtype, steps, tp = job
-        axes = meshes[tp]["outer"], meshes[tp]["heads"]
+    for job in jobs(size):
+        mode, case, dtype, steps, heads = job
+        axes = meshes[heads]["outer"], meshes[heads]["heads"]
         yield name_of(job), caught(partial(compare, mode, case, dtype, steps, *axes))
 
 

@@ -57,6 +57,12 @@ def test_rows_cost_their_keys(kind, n, is_causal):
     assert got.tolist() == written_out(labels, is_causal)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_window_moves_with_the_offset(is_causal):
+    labels = rg.Window(1)(4, 9, q_offset=torch.tensor([4, -1]))
+    assert rg.distributed.row_costs(labels, is_causal).tolist() == written_out(labels, is_causal)
+
+
 def test_a_sum_costs_no_more_than_each_part():
     near, edges = rg.Window(1)(5), rg.EdgeLabels(torch.tensor([[0, 1], [3, 3]]), torch.tensor([0, 0]), 1, q_len=5)
     assert rg.distributed.row_costs(rg.SumLabels(near, edges)).tolist() == [0, 0, 0, 2, 0]

@@ -19,53 +19,40 @@ if not distributed.is_available():
 if sys.platform != "linux":
     pytest.skip("copies of a process are safe on Linux only", allow_module_level=True)
 
-from tests.distributed.fault_worlds import EVERY, METHODS, phases, resumed, unbroken
+from tests.distributed.fault_worlds import EVERY, main, phases, resumed, unbroken
+
+WORLDS = [world for phase in phases() for world in phase]
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """For some worlds, or all, their folder and what became of each; run once."""
-    known = {}
-
-    def found(full):
-        if full not in known:
-            folder = tmp_path_factory.mktemp("faults")
-            command = [sys.executable, "-m", "tests.distributed.fault_worlds", str(folder), *(["full"] if full else [])]
-            subprocess.run(command, check=True)
-            known[full] = folder, json.loads((folder / "outcomes.json").read_text())
-        return known[full]
-
-    return found
+    """The folder of all worlds, and what became of each."""
+    folder = tmp_path_factory.mktemp("faults")
+    subprocess.run([sys.executable, "-m", main.__module__, str(folder)], check=True)
+    return folder, json.loads((folder / "outcomes.json").read_text())
 
 
 def worlds(fault):
-    """The worlds with this fault; those that only the full run has are slow."""
-    found = []
-    for full in (False, True):
-        marks = [pytest.mark.slow] if full else []
-        for world in (world for phase in phases(full) for world in phase):
-            goes_on = world.fault is None and not world.folder.startswith("whole")
-            if world.fault == fault and not goes_on:
-                words = [world.mode, world.place, "" if world.size == 2 else str(world.size), "all" if full else ""]
-                found.append(pytest.param(world, full, marks=marks, id=", ".join(filter(None, words))))
-    return pytest.mark.parametrize(("world", "full"), found)
+    """The worlds with this fault."""
+    found = {f"{world.mode}, {world.place}": world for world in WORLDS if world.fault == fault}
+    return pytest.mark.parametrize("world", found.values(), ids=list(found))
 
 
-@worlds(None)
-def test_without_a_fault_all_end_well(outcomes, world, full):
-    assert outcomes(full)[1][world.name] == {"statuses": [0] * world.size, "errors": [""] * world.size}
+def test_without_a_fault_all_end_well(outcomes):
+    for world in WORLDS:
+        if world.fault is None:
+            assert outcomes[1][world.name] == {"statuses": [0] * world.size, "errors": [""] * world.size}
 
 
 @worlds("killed")
-def test_a_killed_process_ends_the_other_and_the_run_resumes(outcomes, world, full):
+def test_a_killed_process_ends_the_other_and_the_run_resumes(outcomes, world):
     """From the last whole checkpoint; one killed while saving leaves half of one, and twice the processes go on."""
-    folder, found = outcomes(full)
+    folder, found = outcomes
     assert found[world.name]["statuses"] == [1, -9]
     assert re.match(r"(RuntimeError|CheckpointException): ", found[world.name]["errors"][0])
     if world.place == "saving":
         assert any((folder / world.folder / str(2 * EVERY)).iterdir())
     after, whole = resumed(world), unbroken(world)
-    assert found[after.name] == {"statuses": [0] * after.size, "errors": [""] * after.size}
     _, wanted = torch.load(folder / f"{whole.name} 0.pt")
     for rank in range(after.size):
         began, got = torch.load(folder / f"{after.name} {rank}.pt")
@@ -76,28 +63,23 @@ def test_a_killed_process_ends_the_other_and_the_run_resumes(outcomes, world, fu
 
 
 @worlds("frozen")
-def test_a_process_that_does_not_answer_ends_the_other_by_the_time_limit(outcomes, world, full):
-    found = outcomes(full)[1][world.name]
+def test_a_process_that_does_not_answer_ends_the_other_by_the_time_limit(outcomes, world):
+    found = outcomes[1][world.name]
     assert found["statuses"] == [1, None]
     assert found["errors"][0].startswith("RuntimeError: ")
     assert "Timed out" in found["errors"][0]
 
 
 @worlds("raises")
-def test_an_error_on_one_process_ends_the_other(outcomes, world, full):
-    found = outcomes(full)[1][world.name]
+def test_an_error_on_one_process_ends_the_other(outcomes, world):
+    found = outcomes[1][world.name]
     assert found["statuses"] == [1, 1]
     assert found["errors"][1].startswith("ZeroDivisionError: what the code of a user raises")
     assert found["errors"][0].startswith("RuntimeError: ")
 
 
 @worlds("shortens")
-def test_lengths_that_become_unequal_in_a_later_layer_end_both(outcomes, world, full):
-    found = outcomes(full)[1][world.name]
+def test_lengths_that_become_unequal_in_a_later_layer_end_both(outcomes, world):
+    found = outcomes[1][world.name]
     assert found["statuses"] == [1, 1]
     assert all("Error" in error for error in found["errors"])
-
-
-def test_each_method_meets_each_fault():
-    few = {(world.mode, world.fault) for worlds in phases(False) for world in worlds if world.mode != "nodes"}
-    assert few == {(method, fault) for method in METHODS for fault in (None, "killed", "frozen", "raises", "shortens")}

@@ -15,3 +15,9 @@ def test_a_process_may_hold_no_rows():
     assert layout.positions(1).dtype == torch.int64 and layout.positions(1).shape == (0,)
     assert layout.shard(x, 1).shape == (2, 0, 4)
     assert torch.equal(layout.shard(x, 0), x[:, [0, 1, 2, 5]])
+
+
+def test_equal_shares_end_at_the_nearest_row():
+    assert Layout.by_cost([0, 1, 2, 0], 2).lengths == [2, 2]
+    assert Layout.by_cost([3, 1, 1, 1], 2).lengths == [1, 3]
+    assert Layout.by_cost([1, 5, 1], 3).lengths == [1, 1, 1]

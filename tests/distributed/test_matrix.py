@@ -5,8 +5,7 @@ two at once: heads with FSDP2, heads with rows. Cells are kinds of labels × cau
 key heads or not × dropout or not. Outputs, losses and all gradients, tables included, equal those of one process:
 within 1e-12 in float64 and 1e-5 in float32. Ten steps of training stay together.
 
-The world of 2 takes each kind of labels in each mode, with options that change from cell to cell; the world of 4, which
-is slow, takes all combinations. More than this is in ``test_context`` (functions, layouts, masks, scores),
+Each mode takes each kind of labels, with options that change from cell to cell and from world to world. More than this is in ``test_context`` (functions, layouts, masks, scores),
 ``test_layers`` (layers, refusals) and ``test_heads`` (options of layers, DTensors, checkpoints).
 
 Dropout: with split heads or rows the mask is that of the whole. Under DDP and FSDP2 each process draws masks for its own
@@ -32,7 +31,7 @@ TOLERANCE = {("float64", 1): 1e-12, ("float32", 10): 1e-5}
 def world(request, tmp_path_factory):
     """All comparisons in a world of this size."""
     size = request.param
-    return run_world(size, tmp_path_factory.mktemp("matrix"), run, size > 2)
+    return run_world(size, tmp_path_factory.mktemp("matrix"), run)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)

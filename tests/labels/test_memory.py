@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
-from relgraph.distributed.kept import part_of
+from relgraph.distributed.parts import part_of
 from relgraph.impl.triton import limits
 from relgraph.interop.transformers.common import one_row
 from relgraph.labels import memory

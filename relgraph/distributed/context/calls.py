@@ -25,9 +25,6 @@ _ANSWERS = {"allgather": gathered.answer, "ring": ring.answer, "ulysses": heads.
 METHODS = tuple(_ANSWERS)
 """The methods: send keys and values to all at once, or around a ring; or exchange rows for heads."""
 
-Split = tuple[Whole, Layout, Layout]
-"""What all processes hold, and which queries and which keys each of them has."""
-
 
 class Calls(Region):
     """Answers every call of attention within a region."""
@@ -91,62 +88,60 @@ class Calls(Region):
         return self._attend(given, need_lse)
 
     def _attend(self, given: Given, need_lse: bool) -> tuple[Tensor, AttentionAux]:
-        given, whole, queries, keys = self._opened(given, need_lse)
-        seed = None
+        given, whole = self._opened(given, need_lse)
         if given.get("dropout_p"):
             drawn = given.get("drawn") or Drawn()
-            seed = shared_seed(given["query"].device, self.group, drawn.seed)
+            whole = whole._replace(seed=shared_seed(given["query"].device, self.group, drawn.seed))
             given = {**given, "drawn": drawn._replace(seed=None)}
-        answer = _ANSWERS[self.method](given, whole, queries, keys, self.group, seed)
+        answer = _ANSWERS[self.method](given, whole)
         output = answer.output.to(given["query"].dtype)
         output = output.squeeze(0).transpose(0, 1) if whole.packed else output
         return output, aux_of(answer, whole.packed, need_lse=True)
 
-    def _opened(self, given: Given, need_lse: bool) -> tuple[Given, Whole, Layout, Layout]:
-        """The checked arguments, with a mask of all keys, and a description of what all processes hold."""
-        split, error = None, None
+    def _opened(self, given: Given, need_lse: bool) -> tuple[Given, Whole]:
+        """The checked arguments, with a mask of all keys, and what all processes hold."""
+        whole, error = None, None
         try:
             check.boolean("need_lse", need_lse)
-            split = self._split(given)
+            whole = self._whole(given)
         except KINDS as raised:
             error = raised
-        known, texts = self._form(given, split, need_lse)
+        known, texts = self._form(given, whole, need_lse)
         if known not in self._agreed:
-            self._once(lambda: self._check(given, split, error), known, texts)
-        assert split is not None
-        whole, queries, keys = split
+            self._once(lambda: self._check(given, whole, error), known, texts)
+        assert whole is not None
         dtype = check.autocast_dtype(given["query"].device.type)
         if dtype is not None and given["query"].dtype != torch.float64:
             given = {**given, **{name: given[name].to(dtype) for name in ("query", "key", "value")}}
         mask = given.get("attn_mask")
         if mask is not None:
-            axes = masks.Axes.of(mask, queries, keys, self.rank)
-            if not masks.clear(queries, keys):
+            axes = masks.Axes.of(mask, whole.queries, whole.keys, self.rank)
+            if not masks.clear(whole.queries, whole.keys):
                 axes = masks.Axes(*common_bits(list(axes), self.device, self.group))
-                self._raise_together(_wrong_mask(mask, axes, keys), {})
+                self._raise_together(_wrong_mask(mask, axes, whole.keys), {})
             axes = axes.settled()
             whole = whole._replace(own_mask=axes.rows == masks.OWN)
             if axes.keys == masks.OWN:
-                mask = gather(mask, keys, mask.dim() - 1, self.group)
-        return {**given, "labels": None, "attn_mask": mask}, whole, queries, keys
+                mask = gather(mask, whole.keys, mask.dim() - 1, self.group)
+        return {**given, "labels": None, "attn_mask": mask}, whole
 
-    def _split(self, given: Given) -> Split:
+    def _whole(self, given: Given) -> Whole:
         """What all processes hold; an error for inputs that are not tensors of the right axes."""
         labels = _labels_of(given)
         axis = 0 if labels is not None and labels.packed else 2
         queries, keys = self.shards_of(given["query"].shape[axis]), self.shards_of(given["key"].shape[axis])
         of_part = labels is not None and labels.q_len != queries.length
         runs = queries.runs[self.rank] if of_part else None
-        return Whole(labels, runs, queries.length, keys.length, axis), queries, keys
+        return Whole(labels, runs, queries, keys, self.group, axis)
 
-    def _form(self, given: Given, split: Split | None, need_lse: bool) -> tuple[tuple[Any, ...], dict[str, str]]:
+    def _form(self, given: Given, whole: Whole | None, need_lse: bool) -> tuple[tuple[Any, ...], dict[str, str]]:
         """What identifies a call on this process, and what must be the same on all."""
         axis = 0 if isinstance(given["labels"], Labels) and given["labels"].packed else 2
         texts = form_of(given, need_lse=need_lse, without=() if self.even else (axis,))
         texts["method"] = self.method
-        if split is None:
+        if whole is None:
             return (), texts if self.even else {}
-        whole, queries, keys = split
+        queries, keys = whole.queries, whole.keys
         mask = given.get("attn_mask")
         if isinstance(mask, Tensor) and not self.even:
             meant = masks.Axes.of(mask, queries, keys, self.rank) if masks.clear(queries, keys) else None
@@ -155,15 +150,15 @@ class Calls(Region):
             texts["labels"] = fingerprint(whole.labels, whole=whole.rows_given is None)
         return (*texts.items(), given["query"].shape, given["key"].shape), texts
 
-    def _check(self, given: Given, split: Split | None, error: Exception | None) -> None:
+    def _check(self, given: Given, whole: Whole | None, error: Exception | None) -> None:
         """Raise the error that was found already, or that of the whole call."""
         if error is not None:
             raise error
         for name in ("edge_attr", "edge_key", "edge_value"):
             if given.get(name) is not None:
                 raise NotImplementedError(f"{name} cannot be cut by rows and keys: leave the context_parallel block")
-        assert split is not None
-        whole, queries, keys = split
+        assert whole is not None
+        queries, keys = whole.queries, whole.keys
         if whole.labels is not None:
             self._check_labels(whole.labels, queries, keys)
         if self.method == "ulysses":

@@ -9,28 +9,26 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
 
 from relgraph.call import Answer, Given, cut_given
 from relgraph.distributed.collectives import gather
 from relgraph.distributed.context.slices import Run, Whole, attend_part, cut_offset, positions_of
-from relgraph.distributed.layout import Layout
 
 GROUPS = 2
 """The number of groups of heads. With more groups backward holds less, but a GPU has less work at a time."""
 
 
-def answer(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
+def answer(given: Given, whole: Whole) -> Answer:
     """The answer for the rows of this process."""
-    runs = positions_of(queries.runs[distributed.get_rank(group)])
+    runs = positions_of(whole.queries.runs[whole.rank])
     by_heads = []
     for first, part in _groups(given, packed=whole.packed):
-        key, value = (gather(x, keys, whole.axis, group) for x in (part["key"], part["value"]))
+        key, value = (gather(x, whole.keys, whole.axis, whole.group) for x in (part["key"], part["value"]))
         by_rows = []
         for own, rows in runs:
             seen = _seen(given, whole, rows)
             near_key, near_value = (x.narrow(whole.axis, 0, seen[1]) for x in (key, value))
-            by_rows.append(attend_part(part, whole, own, rows, seen, near_key, near_value, (seed, first)))
+            by_rows.append(attend_part(part, whole, own, rows, seen, near_key, near_value, first))
         by_heads.append(_joined(by_rows, 2))
     return _joined(by_heads, 1)
 
@@ -62,7 +60,8 @@ def _joined(parts: list[Answer], axis: int) -> Answer:
 
 def _seen(given: Given, whole: Whole, rows: Run) -> Run:
     """The keys up to the last one that these rows may see."""
-    offset = cut_offset(given, whole, rows, (0, whole.k_len))
+    k_len = whole.keys.length
+    offset = cut_offset(given, whole, rows, (0, k_len))
     if not given.get("is_causal") or whole.packed or not isinstance(offset, int):
-        return 0, whole.k_len
-    return 0, min(max(rows[1] - rows[0] + offset, 1), whole.k_len)
+        return 0, k_len
+    return 0, min(max(rows[1] - rows[0] + offset, 1), k_len)

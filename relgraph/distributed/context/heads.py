@@ -7,39 +7,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, distributed
+from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.call import Answer, Given
-from relgraph.distributed.collectives import gather, heads_to_rows, rows_to_heads
-from relgraph.distributed.context.slices import Whole, attend_part, cut_heads
+from relgraph.call import Answer, Given, cut_given, map_given
+from relgraph.distributed.collectives import gather, rows_to_heads
+from relgraph.distributed.context.slices import Whole, attend_part
 from relgraph.distributed.layout import Layout
 
 
-def answer(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
+def answer(given: Given, whole: Whole) -> Answer:
     """The answer for the rows of this process."""
-    axis, heads = whole.axis, 1
-    count, rank = queries.processes, distributed.get_rank(group)
-    mine = given["query"].shape[heads] // count
+    axis, heads, queries, keys, group = whole.axis, 1, whole.queries, whole.keys, whole.group
+    mine = given["query"].shape[heads] // queries.processes
+    first = whole.rank * mine
 
-    def rows_of(x: Any) -> Any:
-        """All rows of this process's heads, of ``[B, H, n, ...]`` or of each tensor of a tuple."""
-        if isinstance(x, (tuple, list)):
-            return tuple(rows_of(each) for each in x)
-        return None if x is None else rows_to_heads(x, queries, axis, heads, group)
+    def all_rows(names: tuple[str, str], layout: Layout) -> dict[str, Any]:
+        """All rows of this process's heads, of the arguments of these names."""
+        own_rows = {name: given.get(name) for name in names}
+        return map_given(own_rows, lambda _, x: rows_to_heads(x, layout, axis, heads, group))
 
     mask = given.get("attn_mask")
     if mask is not None and whole.own_mask:
         mask = gather(mask, queries, mask.dim() - 2, group)
-    own = cut_heads({**given, "attn_mask": mask}, rank * mine, mine, packed=whole.packed)
-    own["query"] = rows_to_heads(given["query"], queries, axis, heads, group)
-    own["row_scores"] = rows_of(given.get("row_scores"))
-    key, value = (rows_to_heads(given[name], keys, axis, heads, group) for name in ("key", "value"))
-    every, all_keys = (0, whole.q_len), (0, whole.k_len)
-    found = attend_part(own, whole, every, every, all_keys, key, value, (seed, rank * mine))
+    by_heads = {name: x for name, x in given.items() if name not in ("query", "key", "value", "row_scores")}
+    own = cut_given(by_heads | {"attn_mask": mask}, {"H": range(first, first + mine)}, packed=whole.packed)
+    own |= all_rows(("query", "row_scores"), queries)
+    key, value = all_rows(("key", "value"), keys).values()
+    every = 0, queries.length
+    found = attend_part(own, whole, every, every, (0, keys.length), key, value, first)
 
     def back(x: Tensor) -> Tensor:
-        return heads_to_rows(x, queries, 2, 1, group)  # an answer is [B, H, N, ...], packed or not
+        return rows_to_heads(x, queries, 2, 1, group, back=True)  # an answer is [B, H, N, ...], packed or not
 
     mass = None if found.mass is None else tuple(map(back, found.mass))
     output = found.output.to(given["query"].dtype)  # the caller's dtype, so that half types travel as half types

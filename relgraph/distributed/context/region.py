@@ -41,14 +41,14 @@ def context_parallel(
     this process, ``[B, n]``. A size of 1 is one row (key) for all, unless every process holds one row (key). Layers of
     absolute positions, such as :class:`~relgraph.SinusoidalPositions`, use positions in the whole sequence.
 
-    Three methods give the same numbers. With N rows, P processes, E numbers of keys and values per row:
+    Three methods give the same results. With N rows, P processes, E elements of keys and values per row:
 
     - ``"allgather"``: every process gets all keys and values, first for one half of the heads, then for the other. It
-      keeps N · E numbers, and in backward holds half as many gradients at a time. It sends (P - 1) N/P · E numbers each
-      way.
+      keeps N · E elements, and in backward holds half as many gradients at a time. It sends (P - 1) N/P · E elements
+      each way.
     - ``"ring"``: keys and values go from process to process, and each merges the attention of its rows to them. It
-      keeps N/P · E numbers, holds twice as many while they travel, and backward computes forward again. It sends as
-      much as all-gather does, and in backward also the sums of gradients, N · E numbers in float32.
+      keeps N/P · E elements, holds twice as many while they travel, and backward computes forward again. It sends as
+      much as all-gather does, and in backward also the sums of gradients, N · E elements in float32.
     - ``"ulysses"``: every process gets all rows of some heads. P must divide the heads of queries and keys. It sends
       all but 1/P of its queries, keys, values and outputs each way.
 

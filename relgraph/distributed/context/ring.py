@@ -10,50 +10,31 @@ by their log-sum-exp, as in Milakov and Gimelshein 2018.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.call import Answer, Given, accumulation_dtype, map_given
-from relgraph.distributed.collectives import Travel
+from relgraph.distributed.collectives import sent_around
 from relgraph.distributed.context.slices import Run, Whole, attend_part, positions_of, sees_nothing
-from relgraph.distributed.layout import Layout
 from relgraph.score import compatibility
 
 
-class Ring(NamedTuple):
-    """How one call goes around the ring.
-
-    Attributes:
-        whole: what all processes hold together.
-        queries: which rows each process holds.
-        keys: which keys each process holds.
-        group: the processes.
-        seed: the seed of dropout, or None.
-    """
-
-    whole: Whole
-    queries: Layout
-    keys: Layout
-    group: Any
-    seed: Tensor | None
-
-    def key_shape(self, x: Tensor, source: int) -> list[int]:
-        """The shape of the keys of process ``source``, if those of this process are ``x``."""
-        shape = list(x.shape)
-        shape[self.whole.axis] = self.keys.lengths[source]
-        return shape
+def _key_shape(x: Tensor, whole: Whole, source: int) -> list[int]:
+    """The shape of the keys of process ``source``, if those of this process are ``x``."""
+    shape = list(x.shape)
+    shape[whole.axis] = whole.keys.lengths[source]
+    return shape
 
 
-def answer(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
+def answer(given: Given, whole: Whole) -> Answer:
     """The answer for the rows of this process."""
-    ring = Ring(whole, queries, keys, group, seed)
     tensors: list[Tensor] = []
     # without its tensors, which autograd keeps
     frame = map_given(given, lambda _, x: tensors.append(x) or _TENSOR)
-    output, lse, *mass = _RingAttention.apply(ring, frame, *tensors, *compatibility(given.get("score")).tensors())
+    output, lse, *mass = _RingAttention.apply(whole, frame, *tensors, *compatibility(given.get("score")).tensors())
     return Answer(output, lse, tuple(mass) if given.get("need_label_mass") else None)
 
 
@@ -71,16 +52,16 @@ def _filled(frame: Given, tensors: Sequence[Tensor]) -> dict[str, Any]:
 class _Merged:
     """The rows of this process, merged over the keys that they have seen."""
 
-    def __init__(self, given: Given, ring: Ring) -> None:
+    def __init__(self, given: Given, whole: Whole) -> None:
         query, value = given["query"], given["value"]
         dtype = accumulation_dtype(query.dtype)
-        rows = list(query.shape[:3]) if ring.whole.axis else [1, query.shape[1], query.shape[0]]
+        rows = list(query.shape[:3]) if whole.axis else [1, query.shape[1], query.shape[0]]
         self.output = query.new_zeros(*rows, value.shape[-1], dtype=dtype)
         self.top = query.new_full(rows, float("-inf"), dtype=dtype)  # the largest log-sum-exp of a part
         self.total = query.new_zeros(rows, dtype=dtype)  # the sum of exp(lse - top) over parts
         self.mass: list[Tensor] = []
         if given.get("need_label_mass"):
-            labels = ring.whole.labels
+            labels = whole.labels
             sizes = labels.num_labels if labels is not None else ()
             sizes = sizes if isinstance(sizes, tuple) else (sizes,)
             self.mass = [query.new_zeros(*rows, size, dtype=dtype) for size in sizes]
@@ -117,25 +98,25 @@ class _RingAttention(torch.autograd.Function):
     """All rounds of the ring, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, ring: Ring, frame: Given, *tensors: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, whole: Whole, frame: Given, *tensors: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         given = _filled(frame, tensors)
         device = given["query"].device.type
         ctx.cast = check.autocast_dtype(device)
-        merged, size = _Merged(given, ring), ring.keys.processes
-        rank = distributed.get_rank(ring.group)
+        merged, size = _Merged(given, whole), whole.keys.processes
+        rank = whole.rank
         moving = [given["key"], given["value"]]
         for step in range(size):
             source = (rank - step) % size
-            shapes = [ring.key_shape(x, (source - 1) % size) for x in moving]
-            with Travel(moving, shapes, ring.group, needed=step + 1 < size) as travel:
-                for own, rows, at, keys in _pieces(ring, rank, source):
-                    if not sees_nothing(given, ring.whole, rows, keys):
-                        key, value = (x.narrow(ring.whole.axis, at[0], at[1] - at[0]) for x in moving)
-                        part = attend_part(given, ring.whole, own, rows, keys, key, value, (ring.seed, 0))
+            shapes = [_key_shape(x, whole, (source - 1) % size) for x in moving]
+            with sent_around(moving, shapes, whole.group, needed=step + 1 < size) as coming:
+                for own, rows, at, keys in _pieces(whole, source):
+                    if not sees_nothing(given, whole, rows, keys):
+                        key, value = (x.narrow(whole.axis, at[0], at[1] - at[0]) for x in moving)
+                        part = attend_part(given, whole, own, rows, keys, key, value)
                         merged.add(own, part)
-            moving = travel.coming
+            moving = coming
         outputs = merged.finish()
-        ctx.ring, ctx.frame = ring, frame
+        ctx.whole, ctx.frame = whole, frame
         ctx.save_for_backward(*tensors, merged.top, merged.total, *outputs)
         ctx.set_materialize_grads(False)
         return tuple(outputs)
@@ -148,7 +129,7 @@ class _RingAttention(torch.autograd.Function):
         tensors, merged = given[:-2], given[-2:]
         device = tensors[0].device.type
         with torch.autocast(device, dtype=ctx.cast, enabled=ctx.cast is not None):
-            found = _Backward(ctx.ring, ctx.frame, tensors, merged, outputs, grads, ctx.needs_input_grad[2:]).run()
+            found = _Backward(ctx.whole, ctx.frame, tensors, merged, outputs, grads, ctx.needs_input_grad[2:]).run()
         return (None, None, *found)
 
 
@@ -157,7 +138,7 @@ class _Backward:
 
     def __init__(
         self,
-        ring: Ring,
+        whole: Whole,
         frame: Given,
         tensors: Sequence[Tensor],
         merged: Sequence[Tensor],
@@ -165,14 +146,12 @@ class _Backward:
         grads: Sequence[Tensor | None],
         needs: Sequence[bool],
     ) -> None:
-        self.ring, self.frame, self.tensors, self.needs = ring, frame, list(tensors), list(needs)
+        self.whole, self.frame, self.tensors, self.needs = whole, frame, list(tensors), list(needs)
         self.output, self.lse, *self.mass = outputs
         self.top, self.total = merged
         self.grads = grads
-        self.totals = [
-            torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need and at not in (_KEY, _VALUE) else None
-            for at, (x, need) in enumerate(zip(self.tensors, self.needs, strict=True))
-        ]
+        self.wanted = [at for at, need in enumerate(needs) if need]
+        self.totals = {at: _zeros(self.tensors[at]) for at in self.wanted if at not in (_KEY, _VALUE)}
         # Σ over outputs of output · gradient, and the gradient of the log-sum-exp, which all parts share
         rest = [] if len(grads) < 3 else list(zip(self.mass, grads[2:], strict=True))
         terms = [(x * grad).sum(-1) for x, grad in [(self.output, grads[0]), *rest] if grad is not None]
@@ -180,41 +159,35 @@ class _Backward:
 
     def run(self) -> list[Tensor | None]:
         """The gradients of all tensors, in their dtypes."""
-        ring, size = self.ring, self.ring.keys.processes
-        rank = distributed.get_rank(ring.group)
+        whole, size = self.whole, self.whole.keys.processes
+        rank = whole.rank
         moving = self.tensors[_KEY : _VALUE + 1]
-        sums = [torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in moving]
+        sums = [_zeros(x) for x in moving]
         for step in range(size):
             source = (rank - step) % size
             before = (source - 1) % size
-            shapes = [ring.key_shape(x, before) for x in moving]
+            shapes = [_key_shape(x, whole, before) for x in moving]
             given = _filled(self.frame, self.tensors)
-            with Travel(moving, shapes, ring.group, needed=step + 1 < size) as travel:
-                for own, rows, at, keys in _pieces(ring, rank, source):
-                    if not sees_nothing(given, ring.whole, rows, keys):
+            with sent_around(moving, shapes, whole.group, needed=step + 1 < size) as coming:
+                for own, rows, at, keys in _pieces(whole, source):
+                    if not sees_nothing(given, whole, rows, keys):
                         self._add(own, rows, at, keys, moving, sums)
             # the sums come home in the last step, one process further than the keys went
-            with Travel(sums, [ring.key_shape(x, before) for x in sums], ring.group, needed=size > 1) as homeward:
+            with sent_around(sums, shapes, whole.group, needed=size > 1) as sums_before:
                 pass
-            moving, sums = travel.coming, homeward.coming
-        for at, total in zip((_KEY, _VALUE), sums, strict=True):
-            self.totals[at] = total if self.needs[at] else None
-        return [
-            None if total is None else total.to(x.dtype) for total, x in zip(self.totals, self.tensors, strict=True)
-        ]
+            moving, sums = coming, sums_before
+        totals = self.totals | {_KEY: sums[0], _VALUE: sums[1]}
+        return [totals[at].to(x.dtype) if self.needs[at] else None for at, x in enumerate(self.tensors)]
 
     def _add(self, own: Run, rows: Run, at: Run, keys: Run, moving: list[Tensor], sums: list[Tensor]) -> None:
         """Add the gradients of one part."""
-        ring, axis = self.ring, self.ring.whole.axis
-        here = [x.narrow(axis, at[0], at[1] - at[0]).detach() for x in moving]
-        leaves = [x.detach() for x in self.tensors]
-        leaves[_KEY], leaves[_VALUE] = here
-        wanted = [i for i, need in enumerate(self.needs) if need]
-        for i in wanted:
-            leaves[i] = leaves[i].requires_grad_()
+        whole, axis = self.whole, self.whole.axis
+        leaves = list(self.tensors)
+        leaves[_KEY], leaves[_VALUE] = (x.narrow(axis, at[0], at[1] - at[0]) for x in moving)
+        leaves = [x.detach().requires_grad_(need) for x, need in zip(leaves, self.needs, strict=True)]
         with torch.enable_grad():
             given = _filled(self.frame, leaves)
-            part = attend_part(given, ring.whole, own, rows, keys, leaves[_KEY], leaves[_VALUE], (ring.seed, 0))
+            part = attend_part(given, whole, own, rows, keys, leaves[_KEY], leaves[_VALUE])
         mine = slice(*own)
         share = share_of(part.lse.detach(), self.top[:, :, mine]) / self.total[:, :, mine]
         pieces: list[Tensor] = []
@@ -232,27 +205,27 @@ class _Backward:
         if not used:
             return
         found = torch.autograd.grad(
-            [x for x, _ in used], [leaves[i] for i in wanted], [grad for _, grad in used], allow_unused=True
+            [x for x, _ in used], [leaves[i] for i in self.wanted], [grad for _, grad in used], allow_unused=True
         )
-        for i, grad in zip(wanted, found, strict=True):
-            if grad is None:
-                continue
-            if i in (_KEY, _VALUE):
-                sums[i - _KEY].narrow(axis, at[0], at[1] - at[0]).add_(grad)
-            else:
-                total = self.totals[i]
-                assert total is not None
+        for i, grad in zip(self.wanted, found, strict=True):
+            if grad is not None:
+                moves = i in (_KEY, _VALUE)
+                total = sums[i - _KEY].narrow(axis, at[0], at[1] - at[0]) if moves else self.totals[i]
                 total.add_(grad)
+
+
+def _zeros(x: Tensor) -> Tensor:
+    return torch.zeros_like(x, dtype=accumulation_dtype(x.dtype))
 
 
 _KEY, _VALUE = 1, 2
 """Where key and value are among the tensors: a caller names query, key and value first."""
 
 
-def _pieces(ring: Ring, rank: int, source: int) -> list[tuple[Run, Run, Run, Run]]:
+def _pieces(whole: Whole, source: int) -> list[tuple[Run, Run, Run, Run]]:
     """Rows of this process in the shard and in the whole, with keys of ``source`` in its shard and in the whole."""
     return [
         (own, rows, at, keys)
-        for own, rows in positions_of(ring.queries.runs[rank])
-        for at, keys in positions_of(ring.keys.runs[source])
+        for own, rows in positions_of(whole.queries.runs[whole.rank])
+        for at, keys in positions_of(whole.keys.runs[source])
     ]

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.autograd.graph import saved_tensors_hooks
 
 from relgraph.arguments import check
 from relgraph.call import Answer, Drawn, Given, check_call, check_read, cut_given
 from relgraph.call.offset import offsets_of
+from relgraph.distributed.layout import Layout
 from relgraph.distributed.parts import part_of
 from relgraph.functional.attention import answer_to
 from relgraph.functional.region import entered
@@ -30,18 +31,27 @@ class Whole(NamedTuple):
     Attributes:
         labels: the labels, of all rows or of those of this process, and all keys; None without labels.
         rows_given: the runs of this process if its labels cover only its rows; None for labels of all rows.
-        q_len: rows of all processes.
-        k_len: keys of all processes.
+        queries: which rows each process has.
+        keys: which keys each process has.
+        group: the processes.
         axis: the axis of rows in query, key and value.
         own_mask: whether each process has a mask of its own rows, not one for all.
+        seed: the seed of dropout, or None.
     """
 
     labels: Labels | None
     rows_given: tuple[Run, ...] | None
-    q_len: int
-    k_len: int
+    queries: Layout
+    keys: Layout
+    group: Any
     axis: int
     own_mask: bool = False
+    seed: Tensor | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+        return distributed.get_rank(self.group)
 
     @property
     def packed(self) -> bool:
@@ -57,7 +67,8 @@ def check_whole(given: Given, whole: Whole) -> None:
         ValueError: arguments that do not fit each other.
         NotImplementedError: a call that the implementation asked for does not support.
     """
-    mine, keys = (given["query"].shape[whole.axis], whole.q_len), (given["key"].shape[whole.axis], whole.k_len)
+    mine = given["query"].shape[whole.axis], whole.queries.length
+    keys = given["key"].shape[whole.axis], whole.keys.length
     if whole.rows_given is not None:
         mine = mine[0], mine[0]
     full = {**given, "labels": None if whole.labels is None else whole.labels._outline()}
@@ -138,54 +149,25 @@ def sees_nothing(given: Given, whole: Whole, rows: Run, keys: Run) -> bool:
     return bool(given.get("is_causal")) and isinstance(offset, int) and rows[1] - rows[0] - 1 + offset < 0
 
 
-def cut_mask(mask: Tensor | None, own: Run, keys: Run) -> Tensor | None:
-    """A mask of the rows of this process (or of one row for all) and all keys, cut to these rows and keys."""
-    if mask is None or mask.dim() == 0:
-        return mask
-    if mask.dim() >= 2 and mask.shape[-2] > 1:
-        mask = mask.narrow(-2, own[0], own[1] - own[0])
-    if mask.shape[-1] > 1:
-        mask = mask.narrow(-1, keys[0], keys[1] - keys[0])
-    return mask
-
-
-def cut_heads(given: Given, first: int, count: int, *, packed: bool) -> dict[str, Any]:
-    """The arguments, with everything that differs between heads of the queries cut to some of these.
-
-    Query, key, value and ``row_scores`` do not change, because each method decides which of their heads a process has.
-    """
-    same = {name: given.get(name) for name in ("query", "key", "value", "row_scores")}
-    others = {name: x for name, x in given.items() if name not in same}
-    return {**same, **cut_given(others, {"H": range(first, first + count)}, packed=packed)}
-
-
 def attend_part(
-    given: Given,
-    whole: Whole,
-    own: Run,
-    rows: Run,
-    keys: Run,
-    key: Tensor,
-    value: Tensor,
-    dropout: tuple[Tensor | None, int],
+    given: Given, whole: Whole, own: Run, rows: Run, keys: Run, key: Tensor, value: Tensor, first_head: int = 0
 ) -> Answer:
     """Attention of rows of this process, ``own`` in its shard and ``rows`` in the whole, to some keys of the whole.
 
-    ``dropout`` is a seed or None, and the number of the first head here among all heads.
+    ``first_head`` is the number of the first head here among all heads.
     """
-    seed, first_head = dropout
-    of_rows = {name: given.get(name) for name in ("query", "row_scores")}
+    of_pairs = {name: given.get(name) for name in ("query", "row_scores", "attn_mask")}
     cut = {
-        **given, **cut_given(of_rows, {"N_q": range(*own)}, packed=whole.packed), "key": key, "value": value,
-        "labels": cut_labels(whole, rows, keys), "attn_mask": cut_mask(given.get("attn_mask"), own, keys),
+        **given, **cut_given(of_pairs, {"N_q": range(*own), "N_k": range(*keys)}, packed=whole.packed),
+        "key": key, "value": value, "labels": cut_labels(whole, rows, keys),
         "q_offset": cut_offset(given, whole, rows, keys), "drawn": None,
     }  # fmt: skip
     with entered(None):
         call = check_call(cut)
-        if seed is not None:
+        if whole.seed is not None:
             larger = given.get("drawn") or Drawn()
             origin = (larger.batch, larger.head + first_head, rows[0], keys[0])
-            call = replace(call, dropout_seed=seed, dropout_origin=origin)
+            call = replace(call, dropout_seed=whole.seed, dropout_origin=origin)
         return answer_to(call, given.get("impl"))
 
 
