@@ -94,8 +94,8 @@ def _name_heads(ax: Axes, heads: int) -> None:
     """A legend that names each of a few heads, and the first and last of many."""
     handles, texts = ax.get_legend_handles_labels()
     named = dict(zip(texts, handles, strict=True))
-    kept = {f"head {head}" for head in (range(heads) if heads <= HEADS_NAMED else (0, heads - 1))} | {MEAN}
-    chosen = {text: handle for text, handle in named.items() if text in kept}
+    listed = {f"head {head}" for head in (range(heads) if heads <= HEADS_NAMED else (0, heads - 1))} | {MEAN}
+    chosen = {text: handle for text, handle in named.items() if text in listed}
     ax.legend(
         list(chosen.values()), list(chosen), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0,
         frameon=False, fontsize=8,

@@ -30,19 +30,19 @@ def graph_layout(graph: Graph) -> np.ndarray:
         raise ValueError(
             f"pos must be given for a graph of more than {MOST_LAID_OUT} nodes, got None for {graph.num_nodes}"
         )
-    drawn = nx.Graph()
-    drawn.add_nodes_from(range(graph.num_nodes))
-    drawn.add_edges_from(graph.edge_index.T.tolist())
-    lengths = {node: dict(far) for node, far in nx.all_pairs_shortest_path_length(drawn)}
+    undirected = nx.Graph()
+    undirected.add_nodes_from(range(graph.num_nodes))
+    undirected.add_edges_from(graph.edge_index.T.tolist())
+    lengths = {node: dict(far) for node, far in nx.all_pairs_shortest_path_length(undirected)}
     beyond = max(max(far.values()) for far in lengths.values()) + 1.5
-    wanted = {node: {other: far.get(other, beyond) for other in drawn} for node, far in lengths.items()}
-    circle, spectral = nx.circular_layout(drawn), nx.spectral_layout(drawn)
-    start = {node: spectral[node] + 0.1 * circle[node] for node in drawn}
-    place = nx.kamada_kawai_layout(drawn, dist=wanted, pos=start)
-    return _lying(torch.from_numpy(np.stack([place[node] for node in drawn]))).numpy()
+    wanted = {node: {other: far.get(other, beyond) for other in undirected} for node, far in lengths.items()}
+    circle, spectral = nx.circular_layout(undirected), nx.spectral_layout(undirected)
+    start = {node: spectral[node] + 0.1 * circle[node] for node in undirected}
+    place = nx.kamada_kawai_layout(undirected, dist=wanted, pos=start)
+    return _longer_side_across(torch.from_numpy(np.stack([place[node] for node in undirected]))).numpy()
 
 
-def _lying(place: Tensor) -> Tensor:
+def _longer_side_across(place: Tensor) -> Tensor:
     """Turn the picture so that its longer side is horizontal."""
     place = place - place.mean(0)
     _, across = torch.linalg.eigh(place.T @ place)

@@ -68,13 +68,13 @@ def draw_arrows(ax: Axes, pos: np.ndarray, arrows: Sequence[Arrow], colours: Seq
     top, radius = max((arrow.weight for arrow in arrows), default=1.0), node_radius(ax, pos)
     for order, (arrow, colour) in enumerate(zip(arrows, colours, strict=True)):
         share = arrow.weight / top
-        drawn = FancyArrowPatch(
+        patch = FancyArrowPatch(
             tuple(pos[arrow.key]), tuple(pos[arrow.query]), connectionstyle=f"arc3,rad={arrow.bend}",
             arrowstyle="-|>", mutation_scale=5 + 5 * share, linewidth=0.5 + 2.8 * share, color=colour,
             alpha=0.35 + 0.6 * share, shrinkA=radius, shrinkB=radius + 0.5, zorder=2 + 0.5 * order / len(arrows),
         )  # fmt: skip
-        drawn.set_in_layout(False)  # or a layout would shrink everything else to make room for wide bends
-        ax.add_patch(drawn)
+        patch.set_in_layout(False)  # or a layout would shrink everything else to make room for wide bends
+        ax.add_patch(patch)
 
 
 def draw_nodes(
@@ -157,13 +157,13 @@ def _write_names(
     first = sorted(range(len(texts)), key=lambda node: (node != query, -share[node]))
     places = pos * scale(ax, pos)
     vertical = np.zeros(len(texts), bool)
-    kept = _not_overlapping(places, texts, vertical, first)
-    if leaves is not None and len(kept) < len(texts):
-        kept_if_vertical = _not_overlapping(places, texts, leaves, first)
-        if len(kept_if_vertical) > len(kept):
-            vertical, kept = leaves, kept_if_vertical
+    named = _not_overlapping(places, texts, vertical, first)
+    if leaves is not None and len(named) < len(texts):
+        named_if_vertical = _not_overlapping(places, texts, leaves, first)
+        if len(named_if_vertical) > len(named):
+            vertical, named = leaves, named_if_vertical
     halo = [patheffects.withStroke(linewidth=2.2, foreground="white")]
-    for node in sorted(kept):
+    for node in sorted(named):
         ax.annotate(
             texts[node], tuple(pos[node]), xytext=(0, -radius - 2), textcoords="offset points", ha="center", va="top",
             rotation=90 if vertical[node] else 0, fontsize=8, color=_style.INK, path_effects=halo, zorder=5, **AS_IS,
@@ -173,7 +173,7 @@ def _write_names(
 def _not_overlapping(places: np.ndarray, texts: Sequence[str], vertical: np.ndarray, first: Sequence[int]) -> list[int]:
     """The nodes whose names, drawn below ``places`` (in points), overlap no name of an earlier node in ``first``."""
     boxes = np.empty((0, 4))
-    kept = []
+    fitting = []
     for node in first:
         wide, high = 4.9 * columns(texts[node]), 8.5
         wide, high = (high, wide) if vertical[node] else (wide, high)
@@ -182,5 +182,5 @@ def _not_overlapping(places: np.ndarray, texts: Sequence[str], vertical: np.ndar
         over = (boxes[:, [0, 2]] < box[[1, 3]]) & (box[[0, 2]] < boxes[:, [1, 3]])
         if not over.all(1).any():
             boxes = np.concatenate([boxes, box[None]])
-            kept.append(node)
-    return kept
+            fitting.append(node)
+    return fitting

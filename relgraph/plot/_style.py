@@ -47,10 +47,10 @@ def inside(ax: Axes) -> Axes:
     figure = ax.figure
     if figure.get_layout_engine() is not None or len(figure.axes) > 1:
         return ax
-    box, drawn, whole = ax.get_position(), ax.get_tightbbox(), figure.bbox
-    if drawn is not None:
-        left, right = max(whole.x0 - drawn.x0, 0) / whole.width, max(drawn.x1 - whole.x1, 0) / whole.width
-        below, above = max(whole.y0 - drawn.y0, 0) / whole.height, max(drawn.y1 - whole.y1, 0) / whole.height
+    box, extent, whole = ax.get_position(), ax.get_tightbbox(), figure.bbox
+    if extent is not None:
+        left, right = max(whole.x0 - extent.x0, 0) / whole.width, max(extent.x1 - whole.x1, 0) / whole.width
+        below, above = max(whole.y0 - extent.y0, 0) / whole.height, max(extent.y1 - whole.y1, 0) / whole.height
         width, height = box.width - left - right, box.height - below - above
         if (width, height) != (box.width, box.height) and min(width / box.width, height / box.height) > 0.2:
             ax.set_position((box.x0 + left, box.y0 + below, width, height))

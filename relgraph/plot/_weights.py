@@ -14,8 +14,8 @@ from relgraph.arguments.brief import shown
 from relgraph.plot._names import strings
 
 
-def numbers(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> np.ndarray:
-    """A floating tensor of finite numbers as float64."""
+def finite_values(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> np.ndarray:
+    """A floating tensor of finite values as float64."""
     check.data(name, check.floating(name, value))
     if value.dim() not in dim:
         raise ValueError(f"{name} must have shape {shapes}, got {list(value.shape)}")
@@ -23,12 +23,12 @@ def numbers(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> np.ndar
         raise ValueError(f"{name} must not be empty, got shape {list(value.shape)}")
     out = value.detach().to("cpu", torch.float64).numpy()
     if not np.isfinite(out).all():
-        raise ValueError(f"{name} must be finite, got {int((~np.isfinite(out)).sum())} numbers that are not")
+        raise ValueError(f"{name} must be finite, got {int((~np.isfinite(out)).sum())} values that are not")
     return out
 
 
 def non_negative(name: str, out: np.ndarray) -> np.ndarray:
-    """The numbers themselves when none is below 0."""
+    """The values themselves when none is below 0."""
     if out.min() < 0:
         raise ValueError(f"{name} must not be negative, got values down to {out.min():.3g}")
     return out
@@ -36,7 +36,7 @@ def non_negative(name: str, out: np.ndarray) -> np.ndarray:
 
 def pair_weights(value: Any) -> np.ndarray:
     """Attention weights ``[N_q, N_k]``, the mean over heads of ``[H, N_q, N_k]``."""
-    out = non_negative("weights", numbers("weights", value, (2, 3), "[N_q, N_k] or [H, N_q, N_k]"))
+    out = non_negative("weights", finite_values("weights", value, (2, 3), "[N_q, N_k] or [H, N_q, N_k]"))
     return out.mean(0) if out.ndim == 3 else out
 
 

@@ -64,7 +64,7 @@ def attention_graph(
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no nodes, weights or labels of other nodes, numbers below 0 or not finite, a query that does not
+        ValueError: no nodes, weights or labels of other nodes, values below 0 or not finite, a query that does not
             exist, not one place or name per node, places that are not finite.
 
     Example:

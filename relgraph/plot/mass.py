@@ -16,7 +16,7 @@ from relgraph.plot import _style
 from relgraph.plot._by_label import draw_by_label, size_by_label
 from relgraph.plot._names import Naming, names_of_part, naming
 from relgraph.plot._text import AS_IS, longest, written
-from relgraph.plot._weights import non_negative, numbers
+from relgraph.plot._weights import finite_values, non_negative
 
 
 def label_mass(
@@ -54,7 +54,7 @@ def label_mass(
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: another shape, two or three axes without ``axes`` or axes that do not fit, a part that does not
-            exist, layers with different numbers of labels, numbers below 0 or not finite, or not one name per label.
+            exist, layers with different numbers of labels, values below 0 or not finite, or not one name per label.
 
     Example:
         >>> from matplotlib import pyplot as plt
@@ -158,17 +158,17 @@ def mass_rows(mass: Any, axes: Any, part: Any) -> MassRows:
 
 
 def _of_tensor(mass: Any, axes: Any, part: Any) -> MassRows:
-    values = non_negative("mass", numbers("mass", _one(mass, part), (1, 2, 3, 4, 5), SHAPES))
+    values = non_negative("mass", finite_values("mass", _one(mass, part), (1, 2, 3, 4, 5), SHAPES))
     letters = _letters(axes, values.shape)
     values = values.mean(tuple(at for at, letter in enumerate(letters) if letter in "BN"))
     letters = [letter for letter in letters if letter not in "BN"]
-    kept = [letter for letter in LETTERS if letter in letters]
-    values = values.transpose([letters.index(letter) for letter in kept])
-    if kept == ["R"]:
+    shown_letters = [letter for letter in LETTERS if letter in letters]
+    values = values.transpose([letters.index(letter) for letter in shown_letters])
+    if shown_letters == ["R"]:
         return MassRows(values)
-    if kept == ["H", "R"]:
+    if shown_letters == ["H", "R"]:
         return _stacked({"": values})
-    if kept == ["L", "R"]:
+    if shown_letters == ["L", "R"]:
         return MassRows(values, tuple(f"layer {layer}" for layer in range(len(values))))
     return _stacked({f"layer {layer}": heads for layer, heads in enumerate(values)})
 
@@ -224,7 +224,7 @@ def _of_record(record: Mapping[Any, Any], part: Any) -> dict[str, np.ndarray]:
 
 def _by_query(mass: Any) -> np.ndarray:
     """``[H, all queries, R]`` of a mass as layers give it."""
-    values = non_negative("mass", numbers("mass", mass, (3, 4), "[B, H, N, R] or [H, N, R]"))
+    values = non_negative("mass", finite_values("mass", mass, (3, 4), "[B, H, N, R] or [H, N, R]"))
     return values if values.ndim == 3 else np.concatenate(list(values), 1)
 
 

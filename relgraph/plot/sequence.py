@@ -35,7 +35,7 @@ def attention_tokens(
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: another shape, numbers below 0 or not finite, a query that does not exist, or not one token per
+        ValueError: another shape, values below 0 or not finite, a query that does not exist, or not one token per
             position.
 
     Example:

@@ -16,7 +16,7 @@ from relgraph.nn import LabelTable
 from relgraph.plot import _style
 from relgraph.plot._by_label import draw_by_label, size_by_label
 from relgraph.plot._names import Naming, naming
-from relgraph.plot._weights import numbers
+from relgraph.plot._weights import finite_values
 
 
 def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | None = None) -> Axes:
@@ -112,7 +112,7 @@ def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:
     own = isinstance(table, LabelTable)
     if own and table.bank is not None:
         raise ValueError("table must have rows of its own, got one with a bank: call it and give the rows")
-    rows = numbers("table", table() if own else table, (1, 2, 3), "[R, D], [H, R, D] or [R]")
+    rows = finite_values("table", table() if own else table, (1, 2, 3), "[R, D], [H, R, D] or [R]")
     names = table.names if own and names is None else names
     return rows, names, table.dim is None if own else rows.ndim == 1
 

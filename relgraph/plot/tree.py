@@ -46,7 +46,7 @@ def attention_tree(
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no nodes, a node with two parents, a cycle, weights of other nodes, numbers below 0 or not finite,
+        ValueError: no nodes, a node with two parents, a cycle, weights of other nodes, values below 0 or not finite,
             a query that does not exist, or not one name per node.
 
     Example:

@@ -99,7 +99,7 @@ def _remembered(
 
     def make() -> EdgeLabels:
         index, ids = _check_edges(edge_index, edge_type, sizes, num_relations)
-        # tensors of their own over the same numbers: what is remembered must not lead back to its owners
+        # tensors of their own over the same memory: what is remembered must not lead back to its owners
         return _labels(index.detach(), None if ids is None else ids.detach(), sizes, num_relations)
 
     return memory_of(owners, ("edges", sizes, num_relations)).once("labels", make)

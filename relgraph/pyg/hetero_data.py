@@ -133,10 +133,10 @@ def _graph_of_node(data: HeteroData, counts: list[int], device: torch.device) ->
         return None, 1
     if not all(given):
         raise ValueError(f"data must have a batch for all node types or for none, got {sum(given)} of {len(given)}")
-    batch = torch.cat([_numbers(kind, "batch", data).to(device, torch.int64) for kind in data.node_types])
+    batch = torch.cat([_integers(kind, "batch", data).to(device, torch.int64) for kind in data.node_types])
     if batch.shape[0] != sum(counts):
         raise ValueError(f"data must have a batch entry per node, {sum(counts)} in all, got {batch.shape[0]}")
-    known = [_numbers(kind, "ptr", data).shape[0] - 1 for kind in data.node_types if "ptr" in data[kind]]
+    known = [_integers(kind, "ptr", data).shape[0] - 1 for kind in data.node_types if "ptr" in data[kind]]
     if batch.numel() and int(batch.min()) < 0:
         raise ValueError(f"data must have batches that count from 0, got {int(batch.min())}")
     num_graphs = max([*known, int(batch.max()) + 1 if batch.numel() else 0])
@@ -145,9 +145,9 @@ def _graph_of_node(data: HeteroData, counts: list[int], device: torch.device) ->
     return batch, num_graphs
 
 
-def _numbers(kind: str, attribute: str, data: HeteroData) -> Tensor:
+def _integers(kind: str, attribute: str, data: HeteroData) -> Tensor:
     """``batch`` or ``ptr`` of one node type."""
     name = f"data[{kind!r}].{attribute}"
-    numbers = check.integer_tensor(name, plain(data[kind][attribute]), dim=1)
-    check.data(name, numbers)
-    return numbers
+    found = check.integer_tensor(name, plain(data[kind][attribute]), dim=1)
+    check.data(name, found)
+    return found

@@ -74,7 +74,7 @@ def test_matrices_and_tokens():
     refused(ValueError, "tokens must be 3 of queries and 3 of keys", plot.label_matrix, labels, tokens=["a", "b"])
     refused(TypeError, "tokens must be a sequence of strings, got 'abc'", plot.label_matrix, labels, tokens="abc")
     refused(ValueError, r"must not be empty, got shape \[0, 0\]", plot.attention_tokens, torch.zeros(0, 0), None)
-    refused(ValueError, "finite, got 4 numbers that", plot.attention_tokens, torch.full((2, 2), float("nan")), None)
+    refused(ValueError, "finite, got 4 values that", plot.attention_tokens, torch.full((2, 2), float("nan")), None)
 
 
 def test_tables():
