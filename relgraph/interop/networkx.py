@@ -277,8 +277,8 @@ def _labeled(labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
         ids, _ = labels.to_dense()
         _, queries, keys = ids.ge(0).nonzero().unbind(1)
         ids = ids[0, queries, keys]
-    kept = ids >= 0
-    return keys[kept], queries[kept], ids[kept]
+    labeled = ids >= 0
+    return keys[labeled], queries[labeled], ids[labeled]
 
 
 def named_nodes(count: int, nodes: Sequence[Hashable] | None) -> tuple[Hashable, ...]:
