@@ -63,6 +63,12 @@ def test_words_and_tree():
     assert parse(TEXT) == parse(TEXT) != parse(TEXT, tags=UPOS)
 
 
+def test_subtypes_count_as_themselves_where_they_are_listed():
+    listed = ("aux", "advmod", "amod", "obj", "obj:really", "punct")
+    types = parse(TEXT, relations=listed)[0].graph.edge_type
+    assert [listed[t] for t in types] == ["aux", "advmod", "amod", "obj:really", "punct"]
+
+
 def test_what_the_words_are_to_each_other():
     labeler = rg.labelers.dependency_relations(default="none")
     ids = labeler(parse(TEXT)[0].graph).to_dense()[0][0]

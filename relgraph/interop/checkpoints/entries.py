@@ -54,7 +54,7 @@ class Entries:
                 )
             for name in matching:
                 del self.names[name]
-        self.left = set(self.names)
+        self.not_taken = set(self.names)
         self.first: tuple[str, Tensor] | None = None
 
     def __contains__(self, name: str) -> bool:
@@ -80,7 +80,7 @@ class Entries:
                 raise ValueError(
                     f"state must have the {what} of {self._full(first)!r}, {wanted}, as {self._full(name)!r}, got {got}"
                 )
-        self.left.discard(name)
+        self.not_taken.discard(name)
         return tensor
 
     def count(self, pattern: str) -> int:
@@ -98,10 +98,10 @@ class Entries:
 
     def finish(self, kind: str) -> None:
         """Raise ValueError if a tensor under the prefix was not taken."""
-        if self.left:
+        if self.not_taken:
             raise ValueError(
                 f"state must have no tensors under prefix = {shown(self.prefix)} that {kind} has no place for, got "
-                f"{listed(sorted(self.left))}; name the tensors to skip in leave_out"
+                f"{listed(sorted(self.not_taken))}; name the tensors to skip in leave_out"
             )
 
     def neither(self, *wanted: str) -> ValueError:

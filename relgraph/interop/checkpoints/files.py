@@ -116,30 +116,30 @@ def _read_numpy(path: str) -> dict[str, Tensor]:
 
 def _read_torch(path: str, key: str | None) -> dict[str, Tensor]:
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         raise ValueError(
             f"path must be a file of torch.save that holds tensors and plain values only, got {shown(path)}: {error}"
         ) from error
     if key is not None:
-        if not isinstance(held, Mapping) or key not in held:
-            there = listed(held) if isinstance(held, Mapping) else type(held).__name__
+        if not isinstance(loaded, Mapping) or key not in loaded:
+            there = listed(loaded) if isinstance(loaded, Mapping) else type(loaded).__name__
             raise ValueError(f"key must name a part of the file, got {shown(key)}; it holds {there}")
-        held = held[key]
-    return _checked(held, "the file" if key is None else f"its part {key!r}")
+        loaded = loaded[key]
+    return _checked(loaded, "the file" if key is None else f"its part {key!r}")
 
 
-def _checked(held: Any, what: str) -> dict[str, Tensor]:
-    if not isinstance(held, Mapping):
-        raise ValueError(f"path must be a file where {what} is a state dict, got {type(held).__name__}")
-    for name, value in held.items():
+def _checked(loaded: Any, what: str) -> dict[str, Tensor]:
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"path must be a file where {what} is a state dict, got {type(loaded).__name__}")
+    for name, value in loaded.items():
         if not isinstance(name, str):
             raise ValueError(f"path must be a file where {what} has strings as names, got {shown(name)}")
         if not isinstance(value, Tensor):
-            parts = [part for part, inner in held.items() if isinstance(inner, Mapping)]
+            parts = [part for part, inner in loaded.items() if isinstance(inner, Mapping)]
             hint = f"; is it within key={parts[0]!r}?" if parts else ""
             raise ValueError(
                 f"path must be a file where {what} maps names to tensors, got {type(value).__name__} as "
                 f"{shown(name)}{hint}"
             )
-    return dict(held)
+    return dict(loaded)

@@ -62,7 +62,7 @@ class ExpressionWalk(ABC):
         self.scopes = scopes_of(tree)
         self.receivers: dict[Scope, tuple[str, Scope]] = {}
         self.variables: dict[tuple[Scope, str], int] = {}
-        self.left: list[tuple[int, int]] = []  # everything passed on to later code, in order
+        self.recorded: list[tuple[int, int]] = []  # everything passed on to later code, in order
         self.reads: list[int] = []  # every read so far
         self.scope = self.scopes[tree]
         self.order = self.variable(self.scope, "")  # no name is empty
@@ -80,29 +80,29 @@ class ExpressionWalk(ABC):
     def _token(self, node: ast.AST) -> int:
         return self.tokens.at(node) if self.inside is None else self.inside
 
-    def _leave(self, flow: Flow, key: int, token: int) -> None:
-        flow.leave(key, token)
-        self.left.append((key, token))
+    def _record(self, flow: Flow, key: int, token: int) -> None:
+        flow.record(key, token)
+        self.recorded.append((key, token))
 
     def _read(self, name: str, token: int, flow: Flow) -> None:
         base = 4 * self.variable(self.scope.home(name), name)
         for kind in (READ, WRITE, ANY):
             flow.ask(base + kind, token)
-        self._leave(flow, base + READ, token)
-        self._leave(flow, base + ANY, token)
+        self._record(flow, base + READ, token)
+        self._record(flow, base + ANY, token)
         self.reads.append(token)
 
     def _write(self, name: str, token: int, flow: Flow, *, asks: bool = True) -> None:
         base = 4 * self.variable(self.scope.home(name), name)
         for kind in (READ, WRITE) if asks else ():
             flow.ask(base + kind, token)
-        self._leave(flow, base + WRITE, token)
-        self._leave(flow, base + ANY, token)
+        self._record(flow, base + WRITE, token)
+        self._record(flow, base + ANY, token)
 
     def _statement(self, node: ast.AST, flow: Flow) -> None:
         key = 4 * self.order + ORDER
         flow.ask(key, self._head(node))
-        self._leave(flow, key, self._head(node))
+        self._record(flow, key, self._head(node))
 
     def _compute(self, targets: Sequence[ast.expr], reads: list[int]) -> None:
         waiting = list(targets)
@@ -252,7 +252,7 @@ class ExpressionWalk(ABC):
         self.scope, self.function = self.scopes[node], self._head(node)
         self.order = self.variable(self.scope, "")
         own = Flow(self.links)
-        self._leave(own, 4 * self.order + ORDER, self.function)
+        self._record(own, 4 * self.order + ORDER, self.function)
         for parameter in parameters:
             self._write(parameter.arg, self._token(parameter), own)
         yield self._part(body, own)

@@ -43,7 +43,7 @@ class Flow:
         if self.reachable:
             self._meet(key, [event], self.exits["next"])
 
-    def leave(self, key: int, event: int) -> None:
+    def record(self, key: int, event: int) -> None:
         """Record ``event`` as the last one."""
         if self.reachable:
             self.exits["next"][key] = Last(frozenset((event,)), False)
@@ -125,10 +125,10 @@ class Flow:
             self.asks.setdefault(key, []).extend(events)
 
 
-def anywhere(left: Iterable[tuple[int, int]]) -> State:
+def anywhere(recorded: Iterable[tuple[int, int]]) -> State:
     """What may have come last if any of these (key, event) pairs, or none, was the last: for code that may raise."""
     events: dict[int, set[int]] = {}
-    for key, event in left:
+    for key, event in recorded:
         events.setdefault(key, set()).add(event)
     return {key: Last(frozenset(several), True) for key, several in events.items()}
 

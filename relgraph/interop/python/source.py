@@ -113,27 +113,27 @@ class SourceGraph:
             [(1, 0)]
         """
         count = len(self.tokens)
-        kept = [
+        chosen = [
             check.integer("nodes", node)
             for node in check.items("nodes", nodes, "numbers of tokens", most=max(count, check.MOST_LABELS))
         ]
-        if any(a >= b for a, b in pairwise(kept)) or (kept and (kept[0] < 0 or kept[-1] >= count)):
-            raise ValueError(f"nodes must ascend within [0, {count}), got {_shown(kept)}")
+        if any(a >= b for a, b in pairwise(chosen)) or (chosen and (chosen[0] < 0 or chosen[-1] >= count)):
+            raise ValueError(f"nodes must ascend within [0, {count}), got {_shown(chosen)}")
         new = torch.full((count,), -1)
-        new[kept] = torch.arange(len(kept))
+        new[chosen] = torch.arange(len(chosen))
         assert self.graph.edge_type is not None
         assert self.graph.node_type is not None
         edges = new[self.graph.edge_index]
         inside = (edges >= 0).all(0)
         return SourceGraph(
-            tuple(self.tokens[node] for node in kept),
-            tuple(self.kinds[node] for node in kept),
-            tuple(self.positions[node] for node in kept),
+            tuple(self.tokens[node] for node in chosen),
+            tuple(self.kinds[node] for node in chosen),
+            tuple(self.positions[node] for node in chosen),
             Graph(
                 edges[:, inside],
-                len(kept),
+                len(chosen),
                 edge_type=self.graph.edge_type[inside],
-                node_type=self.graph.node_type[kept],
+                node_type=self.graph.node_type[chosen],
             ),
         )
 

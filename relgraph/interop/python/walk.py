@@ -91,11 +91,11 @@ class Walk(ExpressionWalk):
         loop.add("next", broken)
 
     def _Try(self, node: Any, flow: Flow) -> Steps:
-        since = len(self.left)
+        since = len(self.recorded)
         whole = Flow(self.links)
         self.finals += bool(node.finalbody)
         yield self._block(node.body, whole)
-        whole.exits["raise"] = anywhere(self.left[since:])
+        whole.exits["raise"] = anywhere(self.recorded[since:])
         yield self._block(node.orelse, whole)
         arms: list[Flow] = []
         for handler in node.handlers:
@@ -107,7 +107,7 @@ class Walk(ExpressionWalk):
         self.finals -= bool(node.finalbody)
         if node.finalbody:
             last = Flow(self.links)
-            raised = anywhere(self.left[since:])
+            raised = anywhere(self.recorded[since:])
             yield self._block(node.finalbody, last)
             whole.then_whatever_happens(last, raised)
         flow.then(whole)

@@ -28,7 +28,7 @@ IMPL = "_relgraph_impl"
 """The attribute of a patched module that names the implementation it was given."""
 
 SINKS = "s_aux"
-"""The argument of models with attention sinks, numbers that take a share of the weights and no value."""
+"""The argument of models with attention sinks, scores that take a share of the weights and no value."""
 
 
 @functools.cache
@@ -103,7 +103,7 @@ def rows_of(embedding: nn.Module) -> Tensor:
     if type(embedding) is nn.Embedding and "forward" not in vars(embedding):
         return embedding.weight
     weight: Any = embedding.weight  # an adapter gives that of the embedding within, which has the right size only
-    # accelerate keeps weights that it offloads on the meta device, and moves the numbers of rows to the right device
+    # accelerate keeps weights that it offloads on the meta device, and moves row numbers to the right device
     device = "cpu" if weight.is_meta and "forward" in vars(embedding) else weight.device
     return embedding(torch.arange(weight.shape[0], device=device))
 
@@ -121,7 +121,7 @@ def shared_table(given: Tensor, axes: str) -> Tensor:
 def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
     """A mask cut to the number of keys (a static cache has room for more), and to one row if all rows are the same one.
 
-    transformers expands a mask of keys along queries; read as N_q · N_k numbers it costs as much as the products.
+    transformers expands a mask of keys along queries; read as N_q · N_k elements it costs as much as the products.
     """
     if mask is None:
         return None
@@ -145,9 +145,9 @@ def weight_of(linear: nn.Module) -> Tensor:
 def one_row(mask: Tensor | None) -> Tensor | None:
     """Cut a mask of keys that is written out for each query to one row; return any other mask unchanged.
 
-    Encoders write the padding of keys out as N_q · N_k numbers. All layers get the same tensor, which is read once. It
+    Encoders write the padding of keys out as N_q · N_k elements. All layers get the same tensor, which is read once. It
     is not read on a GPU, because the host would wait for it, nor while a graph is recorded, which may not depend on
-    numbers.
+    values.
     """
     if mask is None or mask.shape[-2] == 1 or mask.requires_grad or not mask.is_cpu or torch.compiler.is_compiling():
         return mask
@@ -205,21 +205,21 @@ def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:
                 where, instead = f"a patched {kind}", "unpatch(model) first"
             why = "relgraph has no sinks"
             if name != SINKS:
-                why = "a mask of heads acts on attention weights, which are never held"
+                why = "a mask of heads acts on attention weights, which are never stored"
             raise NotImplementedError(
                 f"{name} must be None in {where}, got {type(given[name]).__name__}: {why}; {instead}"
             )
 
 
 def made_once(module: Any, name: str, make: Callable[[Any], Any]) -> Any:
-    """``make(module)``, kept in the module under a name.
+    """``make(module)``, remembered in the module under a name.
 
-    ``patch`` asks for it first, because a recorded graph may not wait for numbers, such as the borders of buckets.
+    ``patch`` asks for it first, because a recorded graph may not wait for values, such as the borders of buckets.
     """
-    kept = module.__dict__.get(f"_relgraph_{name}")
-    return module.__dict__.setdefault(f"_relgraph_{name}", make(module)) if kept is None else kept
+    found = module.__dict__.get(f"_relgraph_{name}")
+    return module.__dict__.setdefault(f"_relgraph_{name}", make(module)) if found is None else found
 
 
 def split_heads(x: Tensor, size: int) -> Tensor:
-    """``[B, N, H · D]`` as ``[B, H, N, D]``, with heads of ``size`` numbers."""
+    """``[B, N, H · D]`` as ``[B, H, N, D]``, with heads of ``size`` elements."""
     return x.view(*x.shape[:-1], -1, size).transpose(1, 2)

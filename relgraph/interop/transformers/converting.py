@@ -28,7 +28,7 @@ def convert(module: nn.Module, *, model: nn.Module | None = None) -> tuple[Relat
       begins as a copy of the key table. The module has no rows beyond ``max_position_embeddings``, so the layer clips
       distances there.
     - MPNet: a copy of the table that all layers share.
-    - LayoutLMv2 and v3: tables of text and of the page, which learn in the layer, though not in transformers. Call the
+    - LayoutLMv2 and v3: tables of text and of the page, which train in the layer, though not in transformers. Call the
       labeler with ``position_ids`` and ``bbox``, as the encoder gets them.
     - Wav2Vec2-BERT, SeamlessM4T v2, VITS: copies of the module's tables. SpeechT5: a copy of the table that all layers
       share.

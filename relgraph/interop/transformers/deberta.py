@@ -145,7 +145,7 @@ def _is_v1(module: Any) -> bool:
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask of keys as numbers that are added to scores, which is faster; one of pairs stays a choice."""
+    """A mask of keys as values that are added to scores, which is faster; one of pairs stays a choice."""
     seen = mask.bool()
     if seen.shape[-2] > 1:
         return seen

@@ -12,14 +12,14 @@ from torch.nn import functional
 from relgraph.labels import Labels
 from relgraph.labels.memory import Memory
 
-KEPT_GRIDS = 16
-"""How many labels of grids are kept: each holds a number for every pair of its cells."""
+MOST_GRIDS = 16
+"""How many labels of grids are remembered: each has an id for every pair of its cells."""
 
-_grids = Memory(KEPT_GRIDS)
+_grids = Memory(MOST_GRIDS)
 
 
 def labels_of_grid(labeler: Any, height: int, width: int, device: torch.device) -> Labels:
-    """The labels of a grid of this size; kept, so that all layers share their plan.
+    """The labels of a grid of this size; remembered, so that all layers share their plan.
 
     Args:
         labeler: a labeler of grids, or a sum of some.

@@ -212,8 +212,8 @@ def register() -> None:
 
     Models made or loaded with ``attn_implementation="relgraph"``, or switched by ``set_attn_implementation``, then
     compute their attention by :func:`~relgraph.relation_attention`. This works for all models that let you choose
-    attention by name. A model with biases, such as T5's position bias, still makes them as N² numbers: for such a model
-    use :func:`~relgraph.interop.transformers.patch`. A :class:`~relgraph.interop.transformers.Relation` gives a module
+    attention by name. A model with biases, such as T5's position bias, makes them as N² elements: for such a model use
+    :func:`~relgraph.interop.transformers.patch`. A :class:`~relgraph.interop.transformers.Relation` gives a module
     learned tables: a model that has one warns in ``save_pretrained``, as ``from_pretrained`` does not make them, and
     ``set_attn_implementation`` refuses others, which would ignore them. A second call changes nothing.
 

@@ -3,7 +3,7 @@
     e_ij = q_i·k_j / √d + b[bucket(j − i)]
 
 The encoder learns b. In transformers it computes the bias of all pairs, for each row of a batch, and passes it to the
-layers. In a patched model it passes the table in its place, ``[H, R]`` numbers.
+layers. In a patched model it passes the table ``[H, R]`` in its place.
 
 Source: Song et al. 2020; Raffel et al. 2020, section 2.1, for the buckets, which :class:`~relgraph.BucketedDistance`
 follows.

@@ -84,7 +84,7 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
 
     Only the computation changes. Parameters, their names, ``state_dict``, ``save_pretrained``, adapters, gradient
     checkpointing, ``torch.compile``, key and value caches and generation work as before, and results agree up to
-    rounding. The model no longer makes tensors of N² numbers from its tables. Attention weights are not stored, unless
+    rounding. The model no longer makes tensors of N² elements from its tables. Attention weights are not stored, unless
     you ask for them: ``output_attentions=True`` computes them by ``impl="dense"`` and returns them before dropout. A
     call with a mask of heads raises NotImplementedError.
 
@@ -242,8 +242,7 @@ def _without_halves(
                 if name in inside:
                     why = f"its stack shares one bias with {others[0]}, which is not patched"
                     reasons[name] = Unpatched(name, _own_class(modules[name]).__name__, why)
-    kept = [one for one in found if one[0] not in reasons]
-    return kept, [reasons[name] for name in modules if name in reasons]
+    return [one for one in found if one[0] not in reasons], [reasons[name] for name in modules if name in reasons]
 
 
 def _nothing_found(model: nn.Module, chosen: dict[str, Family], unpatched: list[Unpatched]) -> str:

@@ -3,7 +3,7 @@
     e_ij = q_i·k_j + b[bucket(j − i)]
 
 T5 learns b in the first layer of a stack and passes the bias of all pairs to the other layers. In a patched model the
-first layer passes its table instead, ``[H, R]`` numbers, in the same place. UMT5 learns a table in each layer.
+first layer passes its table ``[H, R]`` instead, in the same place. UMT5 learns a table in each layer.
 
 Source: Raffel et al. 2020, section 2.1; the code of transformers for the bucket rule, which
 :class:`~relgraph.BucketedDistance` follows.

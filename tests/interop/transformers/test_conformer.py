@@ -101,14 +101,6 @@ def ctc(**options):
     return bert("Wav2Vec2BertForCTC", ctc_zero_infinity=True, **options)
 
 
-@pytest.mark.parametrize("kind", ["relative_key", "relative"])
-def test_weights_on_request(kind):
-    inputs = features(20) | {"output_attentions": True}
-    model = bert(position_embeddings_type=kind)
-    judge.assert_parity(model, inputs, keep=inputs["attention_mask"])
-    assert len(model(**inputs).attentions) == 2
-
-
 def test_rotary_positions_and_adapters_are_left():
     with pytest.raises(ValueError, match="it has no table: position_embeddings_type is 'rotary'"):
         ours.patch(wave_model("rotary"))

@@ -33,18 +33,17 @@ pytestmark = [
 
 
 class Case(NamedTuple):
-    """A model with a loss, its inputs, and allowed differences: of values, of losses in training, after loading."""
+    """A model with a loss, its inputs, and allowed differences: of values, and of losses in training."""
 
     model: Callable[[], torch.nn.Module]
     inputs: Callable[[], dict]
     allowed: float = judge.EXACT
     training: float = 1e-6
-    loaded: float = 0.0
 
 
 def image_case(model, size, allowed):
     labels = torch.tensor([0, 1])
-    return Case(model, lambda: test_beit.image(height=size, width=size) | {"labels": labels}, allowed, 1e-5, 1e-14)
+    return Case(model, lambda: test_beit.image(height=size, width=size) | {"labels": labels}, allowed, 1e-5)
 
 
 def beit(name):
@@ -70,7 +69,7 @@ CASES = {
         lambda: test_deberta.tiny(test_deberta.V1), lambda: test_deberta.inputs_of(20), judge.SINGLE, 1e-5
     ),
     "mpnet": Case(test_mpnet.tiny, lambda: test_mpnet.inputs_of(20), training=1e-9),
-    "layoutlm": Case(test_layoutlm.tiny, lambda: test_layoutlm.labeled(20), training=1e-9, loaded=1e-14),
+    "layoutlm": Case(test_layoutlm.tiny, lambda: test_layoutlm.labeled(20), training=1e-9),
     "conformer": Case(test_conformer.ctc, test_conformer.ctc_inputs),
     "conformer with sines": Case(
         lambda: test_conformer.ctc(position_embeddings_type="relative"), test_conformer.ctc_inputs
@@ -103,12 +102,14 @@ def test_weights_on_request(case):
 @pytest.mark.parametrize("case", FAMILIES)
 def test_training_and_files(case, tmp_path):
     judge.assert_same_training(case.model(), case.inputs(), case.training)
-    judge.assert_saved_and_loaded(case.model(), case.inputs(), tmp_path, case.loaded)
+    judge.assert_saved_and_loaded(case.model(), case.inputs(), tmp_path, judge.EXACT)
 
 
 @pytest.mark.parametrize("case", [*FAMILIES, pytest.param(Case(test_sam.tiny, test_sam.image), id="sam")])
 def test_gradient_checkpointing(case):
     model, inputs = case.model(), case.inputs()
+    if not model.supports_gradient_checkpointing:
+        pytest.skip("transformers does not support it for these models")
     ours.patch(model)
     wanted = judge.everything(model, inputs, training=True)
     judge.checkpoint(model)
