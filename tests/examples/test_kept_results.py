@@ -53,13 +53,13 @@ def test_every_example_with_measured_rows_is_kept():
 
 
 def test_kept_figures_are_those_of_the_docstring(name):
-    kept, stands = record(name), table(name)
+    kept, published = record(name), table(name)
     rows = {row["name"]: row for row in kept["rows"]}
-    assert stands.keys() <= rows.keys()
+    assert published.keys() <= rows.keys()
     for row, kept_row in rows.items():
         figures = [kept_row["figures"].get(column, []) for column in kept["columns"]]
-        if row in stands:
-            found = stands[row][: len(figures)]
+        if row in published:
+            found = published[row][: len(figures)]
             assert figures == found + [[]] * (len(figures) - len(found)), row
         else:  # a rule, which the text below the table speaks of
             assert kept_row["kind"] == kept_results.RULE
