@@ -144,10 +144,10 @@ class Runs:
             True if all runs are done, False after Ctrl-C.
         """
         wanted = [(name, seed) for seed in seeds for name in names]
-        stands = {(run.variant, run.seed) for run in self.done}
-        left = [pair for pair in wanted if pair not in stands]
-        if len(left) < len(wanted):
-            print(f"{len(wanted) - len(left)} of {len(wanted)} runs are already in {self.path}")
+        finished = {(run.variant, run.seed) for run in self.done}
+        missing = [pair for pair in wanted if pair not in finished]
+        if len(missing) < len(wanted):
+            print(f"{len(wanted) - len(missing)} of {len(wanted)} runs are already in {self.path}")
 
         def keep(pair: tuple[str, int]) -> tuple[Any, float]:
             """Make a run and write its weights; also return how many seconds it took."""
@@ -161,7 +161,7 @@ class Runs:
         place = {pair: number for number, pair in enumerate(wanted)}
         taken: dict[tuple[str, int], float] = {}
         try:
-            for done, seconds in side_by_side(keep, left, processes) if processes > 1 else map(keep, left):
+            for done, seconds in side_by_side(keep, missing, processes) if processes > 1 else map(keep, missing):
                 self.done.append(done)
                 # in the order of the request, whichever ended first
                 self.done.sort(key=lambda run: place.get((run.variant, run.seed), -1))
@@ -170,7 +170,7 @@ class Runs:
                 taken[pair] = seconds
                 score = f"{tell(done)}, " if tell else ""
                 print(
-                    f"{pair[0]}, seed {pair[1]}: {score}{spell(seconds)}; {_outlook(left, taken, processes)}",
+                    f"{pair[0]}, seed {pair[1]}: {score}{spell(seconds)}; {_outlook(missing, taken, processes)}",
                     flush=True,
                 )
         except KeyboardInterrupt:

@@ -107,7 +107,7 @@ def measured(call: str, length: int, way: str, repeats: int) -> dict[str, float]
     """The peak of the first call above the memory held before it, and the median CPU seconds of the calls after it."""
     model, text = encoder(way), tokens(length)
     once(model, tokens(FEW), call)
-    held = held_mib()
+    idle = held_mib()
     forget_peak()
     once(model, text, call)
     peak = highest_mib()
@@ -116,7 +116,7 @@ def measured(call: str, length: int, way: str, repeats: int) -> dict[str, float]
         start = time.process_time()  # counts this process only
         once(model, text, call)
         seconds.append(time.process_time() - start)
-    return {"mib": round(max(peak - held, 0.0), 1), "process_mib": round(peak, 1), "seconds": round(median(seconds), 4)}
+    return {"mib": round(max(peak - idle, 0.0), 1), "process_mib": round(peak, 1), "seconds": round(median(seconds), 4)}
 
 
 def processor() -> str:

@@ -205,9 +205,9 @@ class Pointer(nn.Module):
         x = self.norm(self.states(batch))
         hole = x[torch.arange(x.shape[0]), batch.hole]
         scores = torch.einsum("bd,bnd->bn", self.asks(hole), self.answers(x)) / WIDTH**0.5
-        stands = one_hot(batch.variables + 1)[..., 1:].to(x.dtype)
-        times = stands.sum(1)
-        total = torch.einsum("bn,bnc->bc", scores, stands)
+        occurs = one_hot(batch.variables + 1)[..., 1:].to(x.dtype)
+        times = occurs.sum(1)
+        total = torch.einsum("bn,bnc->bc", scores, occurs)
         return (total / times.clamp(min=1)).masked_fill(times == 0, float("-inf"))
 
     def states(self, batch: Batch) -> Tensor:
@@ -290,15 +290,6 @@ def settings(variant: Variant) -> list[Variant]:
         replace(variant, name=f"{variant.name}, rate {rate:g}, std {std:g}", learning_rate=rate, embedding_std=std)
         for rate, std in product(LEARNING_RATES, EMBEDDING_STDS)
     ]
-
-
-def steps_within(minutes: float, variants: Sequence[Variant], seeds: int, data: Data) -> int:
-    """The number of steps with which all runs together take about ``minutes``."""
-    start = time.perf_counter()
-    for variant in variants:
-        fit(build(variant, len(data.train.vocabulary), 0), data.training(0), 10)
-    step = (time.perf_counter() - start) / 10
-    return max(1, int(60 * minutes / (step * seeds)))
 
 
 # %%
@@ -417,38 +408,25 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     names = [variant.name for variant in VARIANTS]
     steps = f"{STEPS}, quick {QUICK_STEPS}, validate {VALIDATION_STEPS}"
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=positive(int), help=f"training steps per row ({steps})")
-    length.add_argument("--minutes", type=positive(float), help="minutes of training, for all runs together")
+    parser.add_argument("--steps", type=positive(int), help=f"training steps per row ({steps})")
     parser.add_argument("--quick", action="store_true", help="a short run that shows that everything works")
     parser.add_argument(
         "--validate", action="store_true", help="try settings for every row on functions held out of training"
     )
     parser.add_argument("--seeds", type=positive(int), default=1, help="runs per row (1), with seeds 0, 1, ...")
     parser.add_argument("--variants", nargs="+", choices=names, default=names, help="the rows to train (all)")
-    parser.add_argument(
-        "--threads", type=positive(int), default=1, help="threads of torch (1); more help on an idle machine"
-    )
-    parser.add_argument(
-        "--processes", type=positive(int), help="runs at once (one per core; 1 with --quick or --minutes)"
-    )
+    parser.add_argument("--processes", type=positive(int), help="runs at once (one per core; 1 with --quick)")
     parser.add_argument("--out", type=Path, help="output folder (quickstart-out, or quick or validate in it)")
     parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    arguments = parser.parse_args(argv)
-    if arguments.threads > 1 and (arguments.processes or 1) > 1:
-        # a copy of a process does not have the threads that torch has started
-        parser.error(f"--processes must be 1 with several --threads, got {arguments.processes}")
-    return arguments
+    return parser.parse_args(argv)
 
 
-def keep(arguments: argparse.Namespace, data: Data) -> Runs:
+def open_runs(arguments: argparse.Namespace, data: Data) -> Runs:
     """The runs already in the folder, if the same command made them."""
     modes = [mode for mode in ("quick", "validate") if getattr(arguments, mode)]
     usual = QUICK_STEPS if arguments.quick else VALIDATION_STEPS if arguments.validate else STEPS
     settings = {
-        "threads": torch.get_num_threads(),
-        "steps": None if arguments.minutes else arguments.steps or usual,
-        "minutes": arguments.minutes,
+        "steps": arguments.steps or usual,
         "quick": arguments.quick,
         "validate": arguments.validate,
         "training_functions": len(data.train.functions),
@@ -465,9 +443,6 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
         variants = [setting for variant in variants for setting in settings(variant)]
     asked = {(variant.name, seed) for variant in variants for seed in range(arguments.seeds)}
     steps, count = runs.settings["steps"], len(asked)
-    if steps is None:
-        stands = [len(run.losses) for run in runs.done]
-        steps = stands[0] if stands else steps_within(arguments.minutes, variants, arguments.seeds, data)
     print(
         f"{len(data.train.functions)} training functions, {len(data.asked)} questions about "
         f"{len(data.test.functions)} functions from other files of Python {platform.python_version()}'s "
@@ -475,11 +450,9 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
     )
     left = count - len({(run.variant, run.seed) for run in runs.done} & asked)
     tests = sum(1 for _ in data.test.split(data.asked, BATCH_TOKENS)) * SECONDS_A_TEST
-    training = 60 * arguments.minutes / count if arguments.minutes else steps * SECONDS_A_STEP
-    alone = arguments.quick or arguments.minutes or arguments.threads > 1
-    processes = arguments.processes or (1 if alone else min(cores(), count))
+    processes = arguments.processes or (1 if arguments.quick else min(cores(), count))
     if left:
-        announce(left, left * (training + tests), runs.folder, min(processes, left))
+        announce(left, left * (steps * SECONDS_A_STEP + tests), runs.folder, min(processes, left))
     rows = {variant.name: variant for variant in variants}
 
     def one(name: str, seed: int) -> tuple[Run, Pointer | None]:
@@ -507,12 +480,12 @@ def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train every row, print the table, write the results and draw the pictures."""
     arguments = parse_arguments(argv)
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1)
     seconds = 5 if arguments.quick else 12
     print(f"reading the functions of the standard library, about {seconds} s on an idle CPU core", flush=True)
     try:
         data = Data.read(arguments.quick, arguments.validate)
-        runs = keep(arguments, data)
+        runs = open_runs(arguments, data)
         finished = train_rows(arguments, data, runs)
         if runs.done:
             baselines = data.baselines()

@@ -149,12 +149,12 @@ PREPARE = {"--held-out": HELD_OUT, "--max-words": TRAINED, "--vocabulary-size": 
 
 def numbers(count: int, seed: int) -> list[int]:
     """``count`` different numbers in ascending order."""
-    rng, drawn = random.Random(seed), set()
+    rng, chosen = random.Random(seed), set()
     parts = (range(1), range(1, 100), range(100, 1000, 100), range(100, 1000))
-    while len(drawn) < count:
+    while len(chosen) < count:
         thousands, rest = (rng.choice(rng.choice(parts)) for _ in range(2))
-        drawn.add(1000 * thousands + rest)
-    return sorted(drawn)
+        chosen.add(1000 * thousands + rest)
+    return sorted(chosen)
 
 
 def prepare(folder: Path) -> Path:
@@ -209,8 +209,8 @@ FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(220, 1), 0.045
 
 def train(data: Path, run: Path, positions: str, steps: int, seed: int) -> tuple[Translator, Vocabulary]:
     """Train a model, or continue its training, and load the mean of its last checkpoints."""
-    told = _options({"--positions": positions, **MODEL, **TRAINING, **WRITING, "--steps": steps, "--seed": seed})
-    command("train", data, run, *told, "--device", "cpu")
+    options = _options({"--positions": positions, **MODEL, **TRAINING, **WRITING, "--steps": steps, "--seed": seed})
+    command("train", data, run, *options, "--device", "cpu")
     command("average", run)
     return load_model(run / "average.pt")
 

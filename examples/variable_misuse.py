@@ -180,10 +180,10 @@ class Detective(nn.Module):
         """
         rows = torch.arange(len(place))
         scores = torch.einsum("bd,bpd->bp", self.asks(x[rows, place]), self.answers(x)) / WIDTH**0.5
-        stands = one_hot(batch.owner + 1)[..., 1:].to(x.dtype)
-        times = stands.sum(1)
-        total = torch.einsum("bp,bpv->bv", scores, stands)
-        return (total / times.clamp(min=1)).masked_fill((times == 0) | (stands[rows, place] > 0), float("-inf"))
+        occurs = one_hot(batch.owner + 1)[..., 1:].to(x.dtype)
+        times = occurs.sum(1)
+        total = torch.einsum("bp,bpv->bv", scores, occurs)
+        return (total / times.clamp(min=1)).masked_fill((times == 0) | (occurs[rows, place] > 0), float("-inf"))
 
 
 # %%

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import platform
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -66,3 +68,17 @@ def publish(rows: Rows, device: str = "cpu", path: str | None = None) -> None:
     print(f"{line(found)}\n\n{markdown(rows)}")
     if path:
         Path(path).write_text(json.dumps({"about": found, "rows": rows}, indent=1, ensure_ascii=False) + "\n")
+
+
+def command(
+    parser: argparse.ArgumentParser, measures: dict[str, Callable[..., Rows | None]], given: Sequence[str] | None
+) -> None:
+    """Parse the arguments, measure with a fixed seed, and publish the rows, if there are any."""
+    parser.add_argument("what", choices=list(measures))
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", help="also write the rows to this file")
+    arguments = parser.parse_args(given)
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    if (rows := measures[arguments.what](arguments)) is not None:
+        publish(rows, path=arguments.json)

@@ -29,7 +29,7 @@ from torch.nn.functional import scaled_dot_product_attention
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import relgraph as rg
-from docs.benchmarks.about import publish
+from docs.benchmarks.about import command
 from docs.benchmarks.measure import Rows, fresh_peak, in_turn, peak_mib, report, rounds
 from relgraph.impl import IMPLEMENTATIONS
 
@@ -147,22 +147,13 @@ MEASURES = {"table": table, "memory": memory, "decode": decode}
 def main(given: Sequence[str] | None = None) -> None:
     """Parse the arguments, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=[*MEASURES, "peak"])
     impls = [*IMPLEMENTATIONS, "None"]
     parser.add_argument("--impl", nargs="+", choices=impls, default=["None"], help="implementations; None picks one")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--length", type=int, default=2048, help="peak: number of tokens")
     parser.add_argument("--cache", type=int, default=4096, help="decode: tokens in the cache")
     parser.add_argument("--kind", choices=["distance", "written"], default="distance", help="peak: kind of labels")
-    parser.add_argument("--json", help="also write the rows to this file")
-    arguments = parser.parse_args(given)
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(0)
-    if arguments.what == "peak":
-        peak(arguments)
-    else:
-        publish(MEASURES[arguments.what](arguments), path=arguments.json)
+    command(parser, {**MEASURES, "peak": peak}, given)
 
 
 if __name__ == "__main__":

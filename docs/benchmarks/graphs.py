@@ -21,7 +21,7 @@ from torch.nn.functional import one_hot
 from torch_geometric.nn import TransformerConv
 
 import relgraph as rg
-from docs.benchmarks.about import publish
+from docs.benchmarks.about import command
 from docs.benchmarks.measure import Rows, fresh_peak, peak_mib, report, rounds
 
 NODES, EDGES, TYPES, HEADS, SIZE, VECTOR = 10_000, 200_000, 20, 8, 16, 16
@@ -97,20 +97,11 @@ MEASURES = {"edges": edges, "vectors": edges, "growth": growth, "memory": memory
 def main(given: Sequence[str] | None = None) -> None:
     """Parse the arguments, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=[*MEASURES, "peak"])
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--edges", type=int, default=EDGES)
     parser.add_argument("--kind", choices=["types", "vectors"], default="types", help="peak: what edges carry")
     parser.add_argument("--which", type=int, choices=[0, 1], default=0, help="peak: PyG's layer (0) or ours (1)")
-    parser.add_argument("--json", help="also write the rows to this file")
-    arguments = parser.parse_args(given)
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(0)
-    if arguments.what == "peak":
-        peak(arguments)
-    else:
-        publish(MEASURES[arguments.what](arguments), path=arguments.json)
+    command(parser, {**MEASURES, "peak": peak}, given)
 
 
 if __name__ == "__main__":

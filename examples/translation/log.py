@@ -5,34 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from examples.translation.files import save_text
 
 COLUMNS = ("step", "split", "loss", "nll", "learning_rate", "tokens_per_second", "seconds")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line: the training loss and the negative log-likelihood, in nats per target token."""
-
-    step: int
-    split: str
-    loss: float | None
-    nll: float
-    learning_rate: float | None = None
-    tokens_per_second: float | None = None
-    seconds: float | None = None
-
-    def cells(self) -> list[str]:
-        return ["" if value is None else _cell(value) for value in (getattr(self, name) for name in COLUMNS)]
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 class Log:
@@ -48,21 +26,17 @@ class Log:
         save_text(path, _until(path, step))
         self._file = path.open("a", encoding="utf-8", newline="")
 
-    def add(self, row: Row) -> None:
-        """Append a line and flush it to the file."""
-        csv.writer(self._file, lineterminator="\n").writerow(row.cells())
+    def add(self, **values: Any) -> None:
+        """Append a line with the values of some columns, losses in nats per target token, and flush it to the file."""
+        cells = [values.get(name, "") for name in COLUMNS]
+        csv.writer(self._file, lineterminator="\n").writerow(f"{x:.9g}" if isinstance(x, float) else x for x in cells)
         self._file.flush()
 
     def sync(self) -> None:
         """Make sure that all lines are on the disk."""
         os.fsync(self._file.fileno())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
 
 

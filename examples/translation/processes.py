@@ -37,9 +37,9 @@ class Processes:
         """The values of all processes, on every process."""
         if self.world == 1:
             return [value]
-        held: list[Any] = [None] * self.world
-        distributed.all_gather_object(held, value)
-        return held
+        found: list[Any] = [None] * self.world
+        distributed.all_gather_object(found, value)
+        return found
 
     def wait(self) -> None:
         """Wait for every process."""

@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -24,7 +24,7 @@ from examples.translation.batches import Batch, Pairs
 from examples.translation.clocks import Clock, Meter, Remaining, spell
 from examples.translation.evaluation import negative_log_likelihood
 from examples.translation.files import remove_partial, save_json, save_tensors
-from examples.translation.log import Log, Row
+from examples.translation.log import Log
 from examples.translation.model import Translator
 from examples.translation.parallel import DATA, longest_row, share
 from examples.translation.processes import Processes
@@ -122,7 +122,7 @@ class Training:
         leads, settings, position = self.processes.leads, self.settings, self.position
         with (
             _alone_in(self.run) if leads else nullcontext(),
-            Log(self.run, position.step) if leads else nullcontext() as log,
+            closing(Log(self.run, position.step)) if leads else nullcontext() as log,
             _bar(settings.steps, position.step, shown=leads and not quiet) as bar,
             _asked_to_stop(leads) as asked,
         ):
@@ -147,7 +147,7 @@ class Training:
                     if last or position.step % settings.validate_every == 0:
                         nll = self.validate()
                         if log is not None:
-                            log.add(Row(position.step, "valid", None, nll))
+                            log.add(step=position.step, split="valid", nll=nll)
                     by_steps = settings.save_minutes == 0 and position.step % settings.save_every == 0
                     due = last or by_steps or minutes_are_over
                     if due:
@@ -276,7 +276,10 @@ class Training:
         self.seconds += seconds
         rate, speed = self.optimizer.param_groups[0]["lr"], counted / seconds
         if log is not None:
-            log.add(Row(step, "train", loss, nll, rate, speed, self.seconds))
+            log.add(
+                step=step, split="train", loss=loss, nll=nll, learning_rate=rate, tokens_per_second=speed,
+                seconds=self.seconds,
+            )  # fmt: skip
             bar.set_postfix(loss=f"{loss:.3f}", tokens_per_second=f"{speed:,.0f}")
         return f"loss {loss:.3f}, learning rate {rate:.3g}, {speed:,.0f} tokens/s"
 

@@ -141,6 +141,7 @@ def test_results_go_on_and_replace(tmp_path):
     second = results.Results(tmp_path, {**head}, [])
     second.put({**row, "not_run": "not run: new"})
     second.save()
+    assert len(second.rows) == 2
     found = results.points(results.read(tmp_path), "length")
     assert {way: row[TINY.length]["not_run"] for way, row in found.items()} == {
         "a": "not run: new",

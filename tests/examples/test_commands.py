@@ -3,9 +3,7 @@
 import importlib
 import inspect
 import json
-import os
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +17,6 @@ SOURCE = """class C:
         return three * one
 """
 """A function with two places for misuses."""
-DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 def kinship(example, patch, _):
@@ -187,38 +184,3 @@ def test_a_stopped_command_goes_on_where_it_was(example, finished, tmp_path, cap
     assert len(started) == len(example.rows) + 1
     assert results(tmp_path) == results(finished)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in finished.iterdir()}
-
-
-def treebank(example, patch):
-    patch.setattr(example, "QUICK_SENTENCES", dict.fromkeys(example.PARTS, 200))
-    read = ("UD English EWT", True)
-    return ["--steps", "1"], lambda found: (found["data"], 100 < found["sentences"]["train"] <= 200) == read
-
-
-def molecules(example, patch):
-    patch.setattr(example, "QUICK_GRAPHS", 60)
-    rows = ["--epochs", "1", "--rows", *example.make_rows(1)]
-    return rows, lambda found: (found["dataset"], found["graphs"]) == ("Mutagenicity", 60)
-
-
-def misuses(example, patch):
-    patch.setattr(example, "QUICK_FUNCTIONS", 24)
-    return ["--steps", "1", "--longest", "250"], lambda found: found["functions_and_bugs"]["train"][0] == 24
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "place", "case"),
-    [
-        ("dependency_trees", "ud-ewt", treebank),
-        ("graph_classification", "tudataset-cleaned/Mutagenicity.zip", molecules),
-        ("variable_misuse", "great-varmisuse", misuses),
-    ],
-)
-def test_the_command_reads_real_data(name, place, case, tmp_path, monkeypatch):
-    if not (DATA / place).exists():
-        pytest.skip(f"{place} is not in {DATA}; RELGRAPH_DATA names the folder that holds it")
-    example = pytest.importorskip(name)
-    options, right = case(example, monkeypatch)
-    assert example.main(["--quick", "--data", str(DATA), *options, "--out", str(tmp_path)]) == 0
-    assert right(results(tmp_path))

@@ -4,13 +4,12 @@ import ast
 import json
 import re
 from datetime import date
-from itertools import pairwise
 from statistics import mean, stdev
 
 import kept_results
 import pytest
 from example_runs import interval
-from kept_results import KEPT, Chart, Kept, Panel, Row, apart
+from kept_results import KEPT, Kept
 from matplotlib.figure import Figure
 
 ROOT = KEPT.parents[1]
@@ -53,13 +52,13 @@ def test_every_example_with_measured_rows_is_kept():
 
 
 def test_kept_figures_are_those_of_the_docstring(name):
-    kept, stands = record(name), table(name)
+    kept, published = record(name), table(name)
     rows = {row["name"]: row for row in kept["rows"]}
-    assert stands.keys() <= rows.keys()
+    assert published.keys() <= rows.keys()
     for row, kept_row in rows.items():
         figures = [kept_row["figures"].get(column, []) for column in kept["columns"]]
-        if row in stands:
-            found = stands[row][: len(figures)]
+        if row in published:
+            found = published[row][: len(figures)]
             assert figures == found + [[]] * (len(figures) - len(found)), row
         else:  # a rule, which the text below the table speaks of
             assert kept_row["kind"] == kept_results.RULE
@@ -142,27 +141,3 @@ def test_the_picture_shows_the_figures(name, drawn, tmp_path, capsys):
                 assert lines == [[row.figures[column][0] for column in panel.columns] for row in shown]
     assert kept.source in drawn[0].get_supxlabel()
     assert len(kept.thumbnail.panels[0].rows or kept.rows) <= 5, "few rows are read on a card"
-
-
-def test_bars_are_in_the_order_of_the_first_panel(drawn, tmp_path):
-    rows = [
-        Row("low", "relgraph", {"one": [1.0, 0.5], "two": [9.0, 0.1]}, {"one": [0.5, 1.5]}),
-        Row("high", "other", {"one": [5.0]}),
-    ]
-    chart = Chart("title", [Panel("first", ["one"]), Panel("second", ["two"])])
-    kept = Kept("long run", "spread", {"relgraph": "ours", "other": "theirs"}, "percent", rows, chart, chart)
-    kept.draw(tmp_path)
-    first, second = drawn[0].axes
-    assert [label.get_text() for label in first.get_yticklabels()] == ["high", "low"]
-    assert [text.get_text() for text in first.texts] == ["5.0", "1.0 ± 0.5"]
-    assert [text.get_text() for text in second.texts] == ["9.0 ± 0.1"]
-    assert [bar.get_y() + bar.get_height() / 2 for bar in second.patches] == pytest.approx([1])
-    dots = [list(line.get_xdata()) for line in first.lines if line.get_marker() == "."]
-    assert dots == [[0.5, 1.5]]
-
-
-def test_texts_are_moved_apart():
-    moved = apart([(50.0, "b", ""), (0.0, "a", ""), (51.0, "c", ""), (52.0, "d", "")], 9)
-    assert [text for _, text, _ in moved] == ["a", "b", "c", "d"]
-    assert [y for y, _, _ in moved] == [0, 50, 59, 68]
-    assert all(high[0] - low[0] >= 9 for low, high in pairwise(moved))

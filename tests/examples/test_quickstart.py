@@ -116,7 +116,7 @@ def test_validation_tries_the_same_settings_for_every_row_and_tests_nothing(tmp_
     monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda _, *how: asked.append(how) or few))
     tried = [{(v.learning_rate, v.embedding_std) for v in quickstart.settings(row)} for row in quickstart.VARIANTS]
     assert all(settings == tried[0] for settings in tried)
-    options = ("--validate", "--variants", "relative", "--steps", "1", "--threads", "1", "--out", str(tmp_path))
+    options = ("--validate", "--variants", "relative", "--steps", "1", "--out", str(tmp_path))
     assert quickstart.main(options) == 0
     assert asked == [(False, True)]
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == len(tried[0]) == 6

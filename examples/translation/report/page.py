@@ -335,8 +335,8 @@ def _curves_text(sweep: Sweep) -> str:
     return " ".join(filter(None, [text if sweep.present(CURVES) else "", _missing(sweep, CURVES)]))
 
 
-def _tables_text(drawn: bool) -> str:
-    if not drawn:
+def _tables_text(has_pictures: bool) -> str:
+    if not has_pictures:
         wanted = " or ".join(f"k = {distance}" for distance in PICTURED_DISTANCES)
         return f"No picture: no finished run of relative, {wanted}, has its averaged model."
     return (

@@ -71,10 +71,10 @@ def test_seeds_widen_the_interval_as_the_variance_of_their_mean():
     differences, none = [0.0, 1.0, 2.5], torch.zeros(200_000, dtype=torch.float64)
     found = bootstrapped(differences, none)
     assert (found.value, found.low, found.high) == pytest.approx((3.5 / 3, 0.0, 2.5))
-    noise = torch.randn(200_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3
+    noise = torch.randn(200_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 0.1
     many = [float(value) for value in torch.linspace(-2, 2, 9)]
     found = bootstrapped(many, noise)
-    deviation = (stdev(many) ** 2 / 9 + 3**2) ** 0.5
+    deviation = (stdev(many) ** 2 / 9 + 0.1**2) ** 0.5
     assert (found.low, found.high) == pytest.approx((-1.96 * deviation, 1.96 * deviation), rel=0.02)
 
 

@@ -17,8 +17,8 @@ pytest.importorskip("tokenizers")
 from examples.translation import checkpoints, cli, files
 from tests.examples.translation.cases import ROOT, assert_same_end, build, latest, losses, metrics, options
 
-KILLS = 8
-STEPS = 600
+KILLS = 4
+STEPS = 300
 SETTINGS = {"log_every": 1, "validate_every": 20, "save_every": 5, "keep": 1000, "warm_up": 50, "dropout": 0.1}
 PATIENCE = 120
 STARTED = []
