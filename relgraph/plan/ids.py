@@ -9,7 +9,7 @@ from relgraph.labels.alike import common_batch
 from relgraph.labels.base import NOT_ATTENDING
 from relgraph.labels.borders import graph_at, graph_of
 from relgraph.labels.ragged import block_address, distance_at
-from relgraph.plan.memory import kept
+from relgraph.plan.memory import tensor_once
 from relgraph.plan.parts import FIRST, Csr, DistanceIds, LabelPlan, Part
 
 
@@ -45,7 +45,7 @@ def ids_by_distance(ids: DistanceIds, distance: Tensor) -> Tensor:
     if len(ids.lookup) == 1:
         return torch.full_like(distance, ids.lookup[0])
     device = distance.device
-    table = kept(ids.memory, ("ids", device), lambda: torch.tensor(ids.lookup, device=device))
+    table = tensor_once(ids.memory, ("ids", device), lambda: torch.tensor(ids.lookup, device=device))
     return table[distance.clamp(ids.first, ids.last) - ids.first]
 
 

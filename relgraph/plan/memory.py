@@ -21,7 +21,7 @@ def plan_memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> Memory:
     return memory_of(tensors, tuple(ints)) if tensors else _by_ints.once(tuple(ints), Memory)
 
 
-def kept(memory: Memory, key: object, make: Callable[[], Tensor]) -> Tensor:
+def tensor_once(memory: Memory, key: object, make: Callable[[], Tensor]) -> Tensor:
     """The tensor under this key, made at first use, because copying numbers to a GPU makes the host wait."""
     # compiled code holds its numbers itself: it need not ask at each call whether they are still there
     return make() if torch.compiler.is_compiling() else memory.once(key, make)

@@ -18,7 +18,7 @@ from relgraph.plan import (
     DistanceIds,
     WrittenIds,
     ids_by_distance,
-    kept,
+    tensor_once,
     written_block,
 )
 
@@ -124,7 +124,7 @@ class PartInUnit:
         def make() -> Tensor:
             return torch.tensor([self._column(label) for label in ids.lookup], device=self.device)
 
-        return kept(ids.memory, ("columns", self.device), make)
+        return tensor_once(ids.memory, ("columns", self.device), make)
 
     def _column_of_each(self, least: int, count: int) -> Tensor:
         """The columns of ``count`` distances from ``least`` on; those of the whole unit are made once."""
@@ -137,7 +137,7 @@ class PartInUnit:
             distances = torch.arange(first, keys - offset, device=self.device)
             return self._columns()[distances.clamp_(ids.first, ids.last).sub_(ids.first)]
 
-        columns = kept(ids.memory, ("of each distance", queries, keys, self.device), make)
+        columns = tensor_once(ids.memory, ("of each distance", queries, keys, self.device), make)
         return columns[least - first : least - first + count]
 
     def _ids(self, rows: range, start: int, stop: int) -> Tensor:
