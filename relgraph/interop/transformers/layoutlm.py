@@ -236,7 +236,7 @@ def _attend(
     size = module.attention_head_size
     query, key, value = (split_heads(x, size) for x in (query, key, value))
     scaled = tuple(table * factor for table in tables)
-    bias_table = scaled if len(scaled) > 1 else scaled[0]
+    bias_table = scaled[0] if len(scaled) == 1 else scaled
     output, weights = attend(
         module, query, key, value, labels, mask=mask, dropout=module.dropout.p, scale=size**-0.5,
         need_weights=wants_weights(module, given), bias_table=bias_table,
