@@ -24,15 +24,17 @@ tensor([[[1, 0, 0],
 
 Files, in the order in which data meets them:
 
-- ``base``: what all kinds share; registering a kind.
-- ``distance``, ``edge``, ``block``, ``dense``, ``sum``: one kind each.
-- ``ragged``: addresses of ids in flat blocks, distances inside a graph.
-- ``pairs``: the labels of some pairs, looked up in any kind.
+- ``base``: what all kinds share, and what the library asks of each; ``naming``: names of ids; ``register``: a new kind.
+- ``borders``: graphs of a packed batch; ``alike``: checks that labels cover the same pairs.
+- ``pairs``, ``ragged``: some pairs by number; addresses of ids in flat blocks, and distances inside a graph.
+- ``counts``, ``costs``: parts of counting pairs, and keys per row.
+- ``distance``, ``edge``, ``block``, ``dense``, ``sum``: one kind each, with its answers.
 - ``rules``: how the codes of a pair combine into one.
 - ``join``: two labels joined into one of the smallest kind.
 - ``algebra``: the four functions that combine labels.
 - ``padding``: from a packed batch to a padded one.
-- ``counts``: how many pairs carry each label; ``describe``: the table that shows it.
+- ``describe``: the table that shows counts.
+- ``memory``: results that are reused while their labels live.
 """
 
 from __future__ import annotations

@@ -87,8 +87,6 @@ class Labels(ABC):
     @property
     def names(self) -> tuple[Any, ...] | None:
         """The names of the ids, which the labeler gave; for a sum one entry per part. None for labels without names."""
-        if self._named is None or type(self._named) is tuple:
-            return self._named
         return names_of(self._named)
 
     @classmethod
@@ -309,8 +307,7 @@ class Labels(ABC):
         """The ``q_offset`` of all distance labels within these; None for each that was built without one."""
         return ()
 
-    # What the rest of the library asks of every kind. Defaults hold for most kinds; a sum asks its parts.
-
+    # What the library asks of every kind; a sum asks its parts.
     @property
     def _summands(self) -> tuple[Labels, ...]:
         """The parts of a sum; other labels are their only part."""
@@ -384,9 +381,8 @@ class Labels(ABC):
         if type(self) is not type(other):
             return NotImplemented
         (mine, my_spec), (theirs, their_spec) = pytree.tree_flatten(self), pytree.tree_flatten(other)
-        if my_spec != their_spec:
-            return False
-        return all(a.device == b.device and torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+        same = (a.device == b.device and torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+        return my_spec == their_spec and all(same)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 

@@ -158,14 +158,14 @@ class BlockLabels(Labels):
     def rows(self, start: int, stop: int) -> Self:
         check_slice(start, stop, self.q_len)
         q_ptr = cut_borders(self.q_ptr, start, stop)
-        kept = [block[rows] for block, rows in zip(self._blocks(), _within(self.q_ptr, q_ptr, start), strict=True)]
-        return self._cut(kept, stop - start, self.k_len, q_ptr, self.k_ptr)
+        cut = [block[rows] for block, rows in zip(self._blocks(), _within(self.q_ptr, q_ptr, start), strict=True)]
+        return self._cut(cut, stop - start, self.k_len, q_ptr, self.k_ptr)
 
     def cols(self, start: int, stop: int) -> Self:
         check_slice(start, stop, self.k_len)
         k_ptr = cut_borders(self.k_ptr, start, stop)
-        kept = [block[:, cols] for block, cols in zip(self._blocks(), _within(self.k_ptr, k_ptr, start), strict=True)]
-        return self._cut(kept, self.q_len, stop - start, self.q_ptr, k_ptr)
+        cut = [block[:, cols] for block, cols in zip(self._blocks(), _within(self.k_ptr, k_ptr, start), strict=True)]
+        return self._cut(cut, self.q_len, stop - start, self.q_ptr, k_ptr)
 
     def _carries_no_ids(self) -> bool:
         return self.num_labels == 0 or without_ids(self.ids)

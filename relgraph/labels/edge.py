@@ -226,14 +226,14 @@ class EdgeLabels(Labels):
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)
         ids, attend = self._default_dense()
-        kept: Tensor | slice = slice(None)
+        chosen: Tensor | slice = slice(None)
         if self._has_parallel():
             if self.default is None or self.duplicates != "first":
                 raise ValueError("parallel edges have no dense form (ids, attend): loop over the edges instead")
-            kept = first_of_each(self._pair_keys())
-        source, target = self.edge_index[:, kept]
-        row = slice(None) if self.batch is None else self.batch[kept]
-        ids[row, target, source] = self.ids[kept].to(torch.int64)
+            chosen = first_of_each(self._pair_keys())
+        source, target = self.edge_index[:, chosen]
+        row = slice(None) if self.batch is None else self.batch[chosen]
+        ids[row, target, source] = self.ids[chosen].to(torch.int64)
         attend[row, target, source] = True
         return ids, attend
 

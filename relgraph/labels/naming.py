@@ -9,15 +9,17 @@ KINDS: set[type] = set()
 """All kinds of labels, which are final: to look a type up here is faster than ``isinstance`` of an abstract class."""
 
 
-def names_of(labeler: Any) -> tuple[Any, ...]:
-    """The names of a labeler, one tuple for all labels that it makes."""
+def names_of(source: Any) -> tuple[Any, ...] | None:
+    """The names of a labeler, one tuple for all labels that it makes; names and None stay."""
+    if source is None or type(source) is tuple:
+        return source
     try:
-        kept = vars(labeler)
+        fields = vars(source)
     except TypeError:  # a class with slots
-        return labeler.names
-    if "_kept_names" not in kept:
-        kept["_kept_names"] = labeler.names
-    return kept["_kept_names"]
+        return source.names
+    if "_found_names" not in fields:
+        fields["_found_names"] = source.names
+    return fields["_found_names"]
 
 
 def named_by(source: Any, labels: Any) -> Any:

@@ -166,8 +166,8 @@ def _roles(key: Tensor, again: Tensor, level: Tensor) -> Tensor:
     fresh = torch.ones_like(key, dtype=torch.bool)
     fresh[1:] = key[1:] != key[:-1]
     start = torch.where(fresh, torch.arange(key.shape[0], device=key.device), 0).cummax(0).values
-    kept = torch.where(level > level[start], torch.full_like(again, DEAD), again)
-    return torch.where(fresh, torch.full_like(again, FIRST), kept)
+    later = torch.where(level > level[start], torch.full_like(again, DEAD), again)
+    return torch.where(fresh, torch.full_like(again, FIRST), later)
 
 
 _LOWERINGS: dict[type[Labels], Callable[[Any], Part]] = {
