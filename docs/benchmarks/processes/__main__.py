@@ -1,9 +1,7 @@
-"""What several processes send and hold: counted, measured, and weighed by a model; see docs/learn/processes.md.
+"""What several processes send and hold: counted, measured, and compared with a model; see docs/learn/processes.md.
 
 python -m docs.benchmarks.processes bytes      # bytes that 2, 4 and 8 processes send, beside the model
 python -m docs.benchmarks.processes memory     # peak memory of 4 processes, beside one process and the model
-python -m docs.benchmarks.processes choose sequences   # which mode to take, on a machine that options describe
-python -m docs.benchmarks.processes choose graph
 """
 
 from __future__ import annotations
@@ -11,27 +9,25 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
 
 import torch
 
 from docs.benchmarks.about import about, line
 from docs.benchmarks.measure import markdown
-from docs.benchmarks.processes import choose, counted, model, peaks
-from docs.benchmarks.processes.work import Graph, Sequences
+from docs.benchmarks.processes import counted, model, peaks
+from docs.benchmarks.processes.model import Sequences
 
 WITHIN = 0.05
 """So far may counted bytes be from the model."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Prints what is asked for; 1 if counted bytes are too far from the model, or if nothing fits."""
+    """Prints what is asked for; 1 if counted bytes are too far from the model."""
     arguments = _parser().parse_args(given)
     kept = torch.get_num_threads()
     torch.set_num_threads(getattr(arguments, "threads", kept))
     try:
-        return {"bytes": _bytes, "memory": _memory, "choose": _choose}[arguments.what](arguments)
+        return {"bytes": _bytes, "memory": _memory}[arguments.what](arguments)
     finally:
         torch.set_num_threads(kept)
 
@@ -70,39 +66,6 @@ def _memory(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _choose(arguments: argparse.Namespace) -> int:
-    """Prints the machine, the work and the table; all are options."""
-    graph = arguments.kind == "graph"
-    machine = _made(choose.Machine, arguments)
-    work: Any = _made(Graph if graph else Sequences, arguments)
-    plans = choose.graph_plans(work, machine) if graph else choose.sequence_plans(work, machine)
-    print(f"{machine}\n{work}\n\n{markdown(choose.table(plans))}")
-    return int(bool(plans[0].why))
-
-
-LARGE = {"n": 131_072, "heads": 32, "kv_heads": 8, "size": 128, "layers": 32, "inner": 14_336, "itemsize": 2}
-"""A model of about 5 billion parameters over one sequence of 128k tokens."""
-
-HUGE = {"nodes": 50_000_000, "edges": 1_000_000_000, "halo": 0.1}
-"""A graph of 10⁹ edges, 20 into each node, numbered by a partitioner that leaves a tenth of a random halo."""
-
-
-def _made(kind: type[Any], arguments: argparse.Namespace) -> Any:
-    return kind(**{field.name: getattr(arguments, field.name) for field in fields(kind)})
-
-
-def _options(parser: argparse.ArgumentParser, kind: type[Any], **defaults: Any) -> None:
-    """An option for each field of a dataclass."""
-    for field in fields(kind):
-        default: Any = defaults.get(field.name, field.default)
-        name = f"--{field.name.replace('_', '-')}"
-        if isinstance(default, bool):
-            parser.add_argument(name, default=default, action=argparse.BooleanOptionalAction)
-        else:
-            number = float if isinstance(default, float) else int
-            parser.add_argument(name, type=number, default=default, help=f"{default:,}")
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m docs.benchmarks.processes",
@@ -122,13 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     for part in (sent, memory):
         part.add_argument("--threads", type=int, default=1, help="of torch in each process")
         part.add_argument("--quick", action="store_true", help="a smoke run: 2 processes, short sequences")
-    kinds = parts.add_parser("choose", help="which mode to take").add_subparsers(dest="kind", required=True)
-    sequences = kinds.add_parser("sequences", help="layers over sequences")
-    _options(sequences, Sequences, **LARGE)
-    _options(sequences, choose.Machine)
-    graph = kinds.add_parser("graph", help="layers over the edges of a graph")
-    _options(graph, Graph, **HUGE)
-    _options(graph, choose.Machine, processes=32)
     return parser
 
 

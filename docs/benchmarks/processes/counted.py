@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import relgraph as rg
 import relgraph.distributed as several
 from docs.benchmarks.processes import model
-from docs.benchmarks.processes.work import Graph, Sequences
+from docs.benchmarks.processes.model import Sequences
 from docs.benchmarks.processes.worlds import run_world
 
 ROWS, SIZE, LABELS = 24, 8, 5
@@ -135,7 +135,7 @@ def _context(mesh: DeviceMesh, case: Case, method: str) -> Iterator[Count]:
         with several.count_bytes() as backward:
             output.sum().backward()
     work = Sequences(
-        n, batch, heads, kv_heads, SIZE, LABELS, itemsize=case.dtype.itemsize, is_causal=case.is_causal
+        n, batch, heads, kv_heads, SIZE, LABELS, itemsize=case.dtype.itemsize
     )  # fmt: skip
     wanted = model.context_bytes(method, work, size)
     yield Count(f"{method}, {case.name}: forward", sum(forward.values()), wanted.forward)
@@ -145,10 +145,10 @@ def _context(mesh: DeviceMesh, case: Case, method: str) -> Iterator[Count]:
 def _halo(mesh: DeviceMesh) -> Iterator[Count]:
     """A graph whose nodes are split."""
     size, width = mesh.size(), 16
-    graph = Graph(nodes=24_000, edges=96_000, width=width)
+    nodes, count = 24_000, 96_000
     generator = torch.Generator().manual_seed(0)
-    edges = torch.randint(graph.nodes, (2, graph.edges), generator=generator)
-    layout = several.Layout.even(graph.nodes, size)
+    edges = torch.randint(nodes, (2, count), generator=generator)
+    layout = several.Layout.even(nodes, size)
     with several.count_bytes() as setup:
         part = several.NodePartition.cut(mesh, layout, edges)
     x = torch.randn(part.num_own, width).requires_grad_()
@@ -157,7 +157,7 @@ def _halo(mesh: DeviceMesh) -> Iterator[Count]:
     with several.count_bytes() as backward:
         sources.sum().backward()
     sent, back = (model.halo_bytes(rows, width, 4) for rows in (part.num_sent, part.num_halo))
-    at_random = model.halo_bytes(graph.halo_rows(size), width, 4)
+    at_random = model.halo_bytes(model.random_halo(nodes, count, size), width, 4)
     yield Count("nodes: set up, by its halo", setup["all_to_all"], model.setup_bytes(part.num_halo, size))
     yield Count("nodes: forward, by its rows sent", forward["all_to_all"], sent.forward)
     yield Count("nodes: backward, by its halo", backward["all_to_all"], back.backward)
