@@ -175,5 +175,3 @@ def test_what_kernels_over_edges_refuse():
         rg.edge_attention(**few, labels=edges, edge_attr=t["edge_attr"], edge_key=t["edge_key"], impl="triton")
     with pytest.raises(NotImplementedError, match="does not support need_weights here; use impl='edges'"):
         rg.edge_attention(**few, labels=edges, need_weights=True, impl="triton")
-    with pytest.raises(ValueError, match=r"unknown impl 'dense'; expected one of \['edges', 'native', 'triton'\]"):
-        rg.edge_attention(**few, labels=edges, impl="dense")

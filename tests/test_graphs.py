@@ -58,8 +58,6 @@ def test_edges_of_one_type():
     assert graph.of_type(1) == rg.Graph(index((1, 0)), 2, node_type=torch.tensor([1, 0]))
     with pytest.raises(ValueError, match="graph must have edge_type to select edges of type 0, got None"):
         graph.of_type(1).of_type(0)
-    with pytest.raises(ValueError, match="edge_type must be at least 0, got -1"):
-        graph.of_type(-1)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +93,6 @@ def test_only_the_device_changes():
             graph.to(dtype)
     with pytest.raises(ValueError, match="device must be a device that torch can use here, got 'nowhere'"):
         graph.to("nowhere")
-    with pytest.raises(TypeError, match="non_blocking must be a bool, got dtype"):
-        graph.to("cpu", torch.float32)
 
 
 def test_moves_and_prints():
@@ -152,10 +148,6 @@ def test_refuses_wrong_values(make, message):
 
 
 def test_refuses_wrong_kinds():
-    with pytest.raises(TypeError, match="edge_index must be a Tensor, got list"):
-        rg.Graph([[0], [1]], 2)
-    with pytest.raises(TypeError, match=r"graphs\[0\] must be a Graph, got int"):
-        rg.Graph.batch([3])
     with pytest.raises(TypeError, match="graphs must be an iterable of Graphs, got int"):
         rg.Graph.batch(3)
     with pytest.raises(TypeError, match="graphs must be an iterable of Graphs, got Graph"):

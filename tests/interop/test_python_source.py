@@ -205,8 +205,6 @@ def test_a_function_cut_out_of_its_module():
         read("x").only([1, 0])
     with pytest.raises(ValueError, match=r"nodes must ascend within \[0, 2\), got \[1, 2, 3, 4, 5, 6, 7, 8\]..."):
         read("x").only(range(1, 20))
-    with pytest.raises(ValueError, match="unknown name 'AST'"):
-        read("x").edges("AST")
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,6 @@ def test_equal_parts_under_other_operators_differ():
     ],
 )
 def test_refuses_what_is_no_labeler(symbol, compose):
-    with pytest.raises(TypeError, match=f"the operand of {symbol} must be a Labeler, got int"):
-        compose(A, 3)
     with pytest.raises(TypeError, match=f"{symbol} must be a Labeler, got DistanceLabels: compose labels with labels"):
         compose(A, B(3))
     with pytest.raises(TypeError, match="unsupported operand"):
@@ -216,8 +214,6 @@ def test_refuses_bad_parts():
             kind(A)
         with pytest.raises(TypeError, match="must be a Labeler, got str"):
             kind(A, "b")
-    with pytest.raises(TypeError, match="the operand of dense must be a Labeler, got int"):
-        Dense(3)
 
 
 def test_parts_that_take_other_inputs_are_refused():
@@ -273,7 +269,3 @@ class TestOwnInput:
         made = (A + Borders())(PACKED["ptr"])
         assert torch.equal(made.parts[0].k_ptr, PACKED["ptr"])
         assert torch.equal(made.parts[0].to_dense()[0], A(7, **PACKED).to_dense()[0])
-
-    def test_nothing_reads_it(self):
-        with pytest.raises(TypeError, match="q_len must be an int, got Tensor"):
-            (W + A)(SEGMENTS)

@@ -98,18 +98,6 @@ class TestBucketed:
         assert names[31] == ">=91"
         assert BucketedDistance(bidirectional=False).names[0] == ">=0"
 
-    def test_refuses_bad_settings(self):
-        with pytest.raises(TypeError, match="bidirectional must be a bool"):
-            BucketedDistance(bidirectional=1)
-        with pytest.raises(TypeError, match="num_buckets must be an int"):
-            BucketedDistance(32.0)
-        with pytest.raises(ValueError, match="num_buckets must be at least 4, got 3"):
-            BucketedDistance(3)
-        with pytest.raises(ValueError, match="num_buckets must be at least 2, got 1"):
-            BucketedDistance(1, bidirectional=False)
-        with pytest.raises(ValueError, match="max_distance must be at least 9, got 8"):
-            BucketedDistance(32, 8)
-
 
 def deberta_bucket(distance, half, longest):
     """DeBERTa's row for one distance i - j, each step in float32: the oracle for its rule."""
@@ -168,10 +156,6 @@ class TestDeberta:
     def test_refuses_bad_settings(self):
         with pytest.raises(ValueError, match="num_buckets must be a multiple of 4 with rule='deberta', got 6"):
             BucketedDistance(6, rule="deberta")
-        with pytest.raises(ValueError, match="num_buckets must be at least 4, got 0"):
-            BucketedDistance(0, rule="deberta")
-        with pytest.raises(ValueError, match="max_distance must be at least 66, got 65"):
-            BucketedDistance(256, 65, rule="deberta")
         with pytest.raises(ValueError, match="bidirectional must be True with rule='deberta'"):
             BucketedDistance(rule="deberta", bidirectional=False)
         with pytest.raises(
@@ -220,8 +204,6 @@ class TestIrpe:
             BucketedDistance(max_distance=32, rule="irpe")
         with pytest.raises(ValueError, match="bidirectional must be True with rule='irpe'"):
             BucketedDistance(rule="irpe", bidirectional=False)
-        with pytest.raises(TypeError, match="alpha must be a float, got str"):
-            BucketedDistance(rule="irpe", alpha="1")
         with pytest.raises(ValueError, match="alpha must be above 0, got 0.0"):
             BucketedDistance(rule="irpe", alpha=0)
         with pytest.raises(ValueError, match="beta must be at least alpha = 1.9, got 1.0"):
@@ -234,13 +216,6 @@ class TestIrpe:
             BucketedDistance(rule="irpe", gamma=1e7)
         with pytest.raises(ValueError, match="beta must be less than 524,288, got 10000000"):
             BucketedDistance(rule="irpe", beta=1e7)
-
-
-def test_refuses_an_unknown_rule():
-    with pytest.raises(ValueError, match=r"unknown rule 'T5'; expected one of \['t5', 'deberta', 'irpe'\]"):
-        BucketedDistance(rule="T5")
-    with pytest.raises(TypeError, match="rule must be a string"):
-        BucketedDistance(rule=None)
 
 
 @pytest.mark.parametrize("rule", ["t5", "deberta", "irpe"])

@@ -98,8 +98,6 @@ def test_a_function_without_an_address_cannot_be_pickled(local):
 def test_refuses_bad_settings():
     with pytest.raises(TypeError, match="fn must be callable, got int"):
         FromFunction(3, 2)
-    with pytest.raises(TypeError, match="num_labels must be an int"):
-        FromFunction(parity, 2.0)
     with pytest.raises(TypeError, match="names must be strings, one per label, got 'ab'"):
         FromFunction(parity, 2, names="ab")
     with pytest.raises(TypeError, match="names must be strings"):
@@ -111,10 +109,6 @@ def test_refuses_bad_settings():
 
 
 def test_refuses_bad_results():
-    with pytest.raises(TypeError, match="the ids that fn returns must be a Tensor, got int"):
-        FromFunction(lambda i, j: 1, 2)(2)
-    with pytest.raises(ValueError, match="the ids that fn returns must have an integer dtype, got torch"):
-        FromFunction(lambda i, j: i / 2 + j, 2)(2)
     with pytest.raises(ValueError, match="fn returns may be truth values only if num_labels is 2, got num_labels = 3"):
         FromFunction(lambda i, j: i < j, 3)(2)
     with pytest.raises(ValueError, match=r"must broadcast to \[2, 3\], got shape \[3, 2\]"):
@@ -123,12 +117,6 @@ def test_refuses_bad_results():
         FromFunction(lambda i, j: torch.zeros(3, 2, 3, dtype=torch.int64), 4)(2, 3, q_offset=torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"ids must lie in \[-1, 2\)"):
         FromFunction(lambda i, j: i + j, 2)(2)
-    with pytest.raises(ValueError, match="q_len must be at least 0"):
-        FromFunction(parity, 2)(-1)
-    with pytest.raises(TypeError, match="k_len must be an int"):
-        FromFunction(parity, 2)(1, 2.0)
-    with pytest.raises(TypeError, match="q_offset must be an int"):
-        FromFunction(parity, 2)(1, q_offset=1.5)
 
 
 @pytest.mark.parametrize("q_offset", [None, torch.tensor([0, 5])])

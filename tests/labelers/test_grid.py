@@ -90,24 +90,3 @@ def test_stores_the_smallest_type():
     assert Grid(7)(9, 9).ids.dtype == torch.int16
     ids, _ = Grid(7)(9, 9).to_dense()
     assert (int(ids.min()), int(ids.max())) == (0, 224)
-
-
-def test_refuses_bad_settings():
-    with pytest.raises(TypeError, match="clip must be an int"):
-        Grid(1.5)
-    with pytest.raises(ValueError, match=r"clip\[1\] must be at least 0"):
-        Grid((1, -1))
-    with pytest.raises(TypeError, match="extra_tokens must be an int"):
-        Grid(1, extra_tokens=True)
-    with pytest.raises(ValueError, match="extra_tokens must be at least 0, got -1"):
-        Grid(1, extra_tokens=-1)
-    with pytest.raises(ValueError, match="unknown beyond 'label'"):
-        Grid(1, beyond="label")
-    with pytest.raises(ValueError, match="clip must be at least 0"):
-        GridRows(-1)
-    with pytest.raises(TypeError, match="clip must be an int"):
-        GridColumns(None)
-    with pytest.raises(TypeError, match="height must be an int"):
-        Grid(1)(2.0, 2)
-    with pytest.raises(ValueError, match="width must be at least 0"):
-        GridRows(1)(2, -2)

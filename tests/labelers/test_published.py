@@ -133,15 +133,6 @@ def test_graphormer_from_the_query_reads_the_reversed_graph():
     assert rg.labelers.graphormer(3, 2, max_path=2, start="query")(ONE) == there
 
 
-def test_graphormer_refuses_unknown_choices():
-    with pytest.raises(ValueError, match="unknown start 'both'"):
-        rg.labelers.graphormer(3, 2, start="both")
-    with pytest.raises(ValueError, match="unknown beyond 'far'"):
-        rg.labelers.graphormer(3, 2, beyond="far")
-    with pytest.raises(ValueError, match="virtual_node must be at least 0, got -1"):
-        rg.labelers.graphormer(3, 2, virtual_node=-1)
-
-
 def test_grpe_has_two_channels():
     labeler = rg.labelers.grpe(2, ["single", "double"])
     assert labeler == ShortestPath(2) + EdgeType(["single", "double"], self_loop=True, attend="all", default="none")
@@ -168,10 +159,3 @@ def test_a_virtual_node_has_labels_of_its_own():
         assert part[5, :6].tolist() == part[11, 6:].tolist() == [1, 1, 1, 1, 1, 2]
         assert part[:5, 5].tolist() == [0] * 5
     assert int(topology[1, 0]) == 3 + 1
-
-
-def test_refuses_bad_input():
-    with pytest.raises(ValueError, match="max_path must be at least 1, got 0"):
-        rg.labelers.graphormer(3, 2, max_path=0)
-    with pytest.raises(ValueError, match="unknown duplicates 'last'"):
-        rg.labelers.grpe(3, 2, duplicates="last")

@@ -35,10 +35,3 @@ def test_query_and_key_swap(labeler, graph):
 
 def test_nodes_and_their_types_stay():
     assert Reversed(rg.NodeType(5))(ONE) == rg.NodeType(5)(ONE)
-
-
-def test_refuses_what_is_no_labeler_or_no_graph():
-    with pytest.raises(TypeError, match="the operand of Reversed must be a Labeler, got int"):
-        Reversed(3)
-    with pytest.raises(TypeError, match="graph must be a Graph"):
-        Reversed(EdgeType(2))(7)

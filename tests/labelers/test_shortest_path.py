@@ -121,22 +121,3 @@ def test_composes(graph):
     torch.testing.assert_close(summed.parts[0].to_dense()[0], ids)
     near = (distance & ShortestPath(1, beyond="unreachable", unreachable=None))(graph)
     torch.testing.assert_close(near.to_dense()[1], (ids >= 0) & (ids <= 1))
-
-
-def test_refuses_bad_input():
-    with pytest.raises(TypeError, match="clip must be an int, got float"):
-        ShortestPath(1.0)
-    with pytest.raises(ValueError, match="clip must be at least 0, got -1"):
-        ShortestPath(-1)
-    with pytest.raises(TypeError, match="directed must be a bool, got int"):
-        ShortestPath(1, directed=1)
-    with pytest.raises(ValueError, match="unknown beyond 'far'"):
-        ShortestPath(1, beyond="far")
-    with pytest.raises(ValueError, match="unknown unreachable 'none'"):
-        ShortestPath(1, unreachable="none")
-    with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
-        ShortestPath(1)(NO_EDGES)
-    with pytest.raises(ValueError, match="max_distance must be at least 0, got -1"):
-        rg.labelers.shortest_path_lengths(LINE, -1)
-    with pytest.raises(TypeError, match="directed must be a bool, got str"):
-        rg.labelers.shortest_path_lengths(LINE, directed="yes")

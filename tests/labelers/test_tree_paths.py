@@ -86,14 +86,6 @@ def test_a_bank_row_for_each_path():
 
 
 def test_refuses_bad_input():
-    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
-        TreePaths(0, 1)
-    with pytest.raises(TypeError, match="num_types must be an int"):
-        TreePaths(1, ["a"])
-    with pytest.raises(ValueError, match="unknown longer 'last'"):
-        TreePaths(1, 1, longer="last")
-    with pytest.raises(TypeError, match="forest must be a bool"):
-        TreePaths(1, 1, forest="yes")
     with pytest.raises(
         ValueError, match=r"edge_type of a graph with 1 types must lie in \[0, 1\), got values from 0 to 1"
     ):

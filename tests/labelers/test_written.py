@@ -48,16 +48,8 @@ def test_truth_values_are_two_ids():
 
 def test_refuses_bad_input():
     query, key = ALONE.pairs()
-    with pytest.raises(TypeError, match="graph must be a Graph, got int"):
-        rg.labelers.label_pairs(3, query, 3)
-    with pytest.raises(TypeError, match="ids must be a Tensor, got list"):
-        rg.labelers.label_pairs(ALONE, [0] * 9, 3)
-    with pytest.raises(TypeError, match="num_labels must be an int, got float"):
-        rg.labelers.label_pairs(ALONE, query, 3.0)
     with pytest.raises(ValueError, match="ids may be truth values only if num_labels is 2, got num_labels = 3"):
         rg.labelers.label_pairs(ALONE, query < key, 3)
-    with pytest.raises(ValueError, match="ids must have an integer dtype, got torch.float32"):
-        rg.labelers.label_pairs(ALONE, query.float(), 3)
     with pytest.raises(ValueError, match=r"ids must have 1 or 2 dimensions, got shape \[1, 3, 3\]"):
         rg.labelers.label_pairs(ALONE, query.view(1, 3, 3), 3)
     with pytest.raises(ValueError, match=r"ids must have shape \[P\] or \[N, N\] = \[3, 3\], got \[2, 3\]"):
@@ -68,7 +60,5 @@ def test_refuses_bad_input():
         rg.labelers.label_pairs(BATCH, query, 3)
     with pytest.raises(ValueError, match=r"ids must lie in \[-1, 2\), got values from 0 to 2"):
         rg.labelers.label_pairs(ALONE, query, 2)
-    with pytest.raises(TypeError, match="attend must be a Tensor, got bool"):
-        rg.labelers.label_pairs(ALONE, query, 3, attend=True)
     with pytest.raises(ValueError, match=r"attend must have the shape of ids, \[9\], got \[3, 3\]"):
         rg.labelers.label_pairs(ALONE, query, 3, attend=torch.ones(3, 3).bool())

@@ -213,10 +213,6 @@ def test_counts_are_values():
 
 def test_names_that_do_not_fit():
     labels = distance(3, reach=1)
-    with pytest.raises(TypeError, match="names must be a sequence of strings, got 'abc'"):
-        labels.describe("abc")
-    with pytest.raises(TypeError, match=r"names must be a sequence of strings, got \[1, 2, 3\]"):
-        labels.describe([1, 2, 3])
     with pytest.raises(ValueError, match="names must be 3 different strings, got 2, 2 different"):
         labels.describe(["a", "b"])
     with pytest.raises(ValueError, match="names must be 3 different strings, got 3, 2 different"):
@@ -226,5 +222,3 @@ def test_names_that_do_not_fit():
         both.describe("ab")
     with pytest.raises(ValueError, match="names must hold one sequence of names per part of the sum, 2, got 1"):
         both.describe([["a", "b", "c"]])
-    with pytest.raises(TypeError, match=r"names\[1\] must be a sequence of strings, got 3"):
-        both.describe([None, 3])

@@ -115,10 +115,6 @@ def test_indexing_refuses_all_but_row_slices(kind):
             labels[index]
     with pytest.raises(ValueError, match="stop must be at most 7, got 8"):
         labels.rows(0, 8)
-    with pytest.raises(ValueError, match="start must be at least 0, got -1"):
-        labels.rows(-1, 3)
-    with pytest.raises(ValueError, match="stop must be at least 3, got 2"):
-        labels.rows(3, 2)
 
 
 def test_sum_and_parallel_edges_have_no_dense_form():
@@ -144,8 +140,6 @@ def test_only_the_device_changes(kind):
         labels.to(torch.zeros(1))
     with pytest.raises(ValueError, match="device must be a device that torch can use here, got 'nowhere'"):
         labels.to("nowhere")
-    with pytest.raises(TypeError, match="non_blocking must be a bool, got dtype"):
-        labels.to("cpu", torch.float16)
     assert labels.to(device="cpu", non_blocking=True) == labels
 
 

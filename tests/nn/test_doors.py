@@ -186,8 +186,6 @@ def test_masks_elsewhere():
         model(X, X, src_key_padding_mask=torch.zeros(2, 5, device="meta"))
     with pytest.raises(ValueError, match=r"^src_mask must have shape \[N_q, N_k\]"):
         model(X, X, src_mask=BLOCKED)
-    with pytest.raises(TypeError, match="^src_is_causal must be a bool, got int"):
-        model(X, X, src_is_causal=1)
 
 
 def test_classes_in_the_place_of_what_they_make():

@@ -82,11 +82,7 @@ def test_the_first_call():
     layer, cache = RelationAttention(12, 3, impl="chunked", dtype=F64), KVCache()
     with pytest.raises(NotImplementedError, match="impl='chunked' never holds all attention weights"):
         layer(X, cache=cache, need_weights=True)
-    with pytest.raises(TypeError, match="is_causal must be a bool, got int"):
-        layer(X, cache=cache, is_causal=1)
     static = KVCache(static=True)
-    with pytest.raises(TypeError, match="is_causal must be a bool, got int"):
-        layer(X, MEMORY, cache=static, is_causal=1)
     assert contents(cache) == contents(static) == [0, None, None, None]
 
 

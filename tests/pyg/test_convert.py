@@ -179,5 +179,3 @@ def test_gatv2_lazy_and_reset():
 def test_what_of_gatv2_cannot_be_converted():
     with pytest.raises(NotImplementedError, match="edge_types needs .* fill_value=0, got fill_value='mean'"):
         from_gatv2_conv(GATv2Conv(5, 3, edge_dim=2), edge_types=True)
-    with pytest.raises(ValueError, match="negative_slope must be at least 0, got -0.1"):
-        from_gatv2_conv(GATv2Conv(5, 3, negative_slope=-0.1))

@@ -200,9 +200,5 @@ def test_the_labeler_of_text_and_page():
     assert torch.equal(one.parts[0].to_dense()[0], text.at(positions[:1]).to_dense()[0])
     with pytest.raises(ValueError, match=r"bbox must have shape \[B, N, 4\] or \[N, 4\], got \[2, 9, 3\]"):
         labeler(positions, boxes[..., :3])
-    with pytest.raises(TypeError, match="position_ids must be a Tensor, got NoneType"):
-        labeler(bbox=boxes)
-    with pytest.raises(TypeError, match="bbox must be a Tensor, got NoneType"):
-        labeler(positions)
     with pytest.raises(ValueError, match="text or page must be a labeler of distances, got None for both"):
         layoutlm.TextAndPage(None, None)
