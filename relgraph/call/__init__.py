@@ -5,6 +5,7 @@ In the order in which a call meets them:
 - ``operands``: one row for each tensor, one for each option.
 - ``check``: from the arguments of a caller to a checked call.
 - ``offset``: the key position of query row 0; ``fold``: biases of queries, which become a query and a bias table.
+- ``scores``: whether attention can use a function of scores.
 - ``call``: the checked call, which cuts itself and lists its tensors; its answer.
 """
 

@@ -4,8 +4,7 @@ In the order in which a call meets them:
 
 - ``attention``: ``relation_attention``; ``relation_attention_with_aux`` also returns an ``AttentionAux``.
 - ``edges``: ``edge_attention``, which adds edge vectors and returns a weight per edge.
-- ``check``: the one check of all arguments; ``offset``: the key position of query row 0; ``vectors``: edge
-  vectors; ``biases``: biases of the query, which become a query and a bias table.
+- ``region``: the hook by which several processes answer a call together.
 - ``choice``: ``which_impl`` returns an ``ImplChoice``: which implementation a call takes and why.
 - ``merge``: joins attention over disjoint key sets.
 """

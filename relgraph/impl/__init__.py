@@ -3,9 +3,10 @@
 In the order in which a call meets them:
 
 - ``rule``: which implementation a call takes, and which calls each of them refuses.
-- ``call``: a checked call and its answer; the same as a problem of the one primitive.
+- ``problem``: a checked call as a problem of the one primitive.
 - ``terms``: B and C from tables, P back to the output, softmax of rows.
 - ``op``: the one pair of custom ops; each implementation plugs in a forward and a backward.
+- ``draw``: which weights dropout keeps, by place; ``budget``: how large a block may be.
 - ``listed``: listed pairs by query and by key, as edges-only attention needs them.
 - ``units``: batch rows and graphs of a call, for implementations that compute it piece by piece.
 - ``eager/``: plain torch that torch differentiates: ``reference``, ``dense``, ``rows``, ``edges``.

@@ -2,7 +2,7 @@
 
 - ``parts``: a plan is a sum of parts; a part is ids by distance or ids written out, with listed pairs over either.
 - ``lower``: from each kind of labels to a part.
-- ``ids``: which id a pair has.
+- ``ids``: which id a pair has; ``cut``: the plan of some rows.
 - ``codec``: a plan as a list of tensors and a list of ints, and back.
 - ``memory``: what implementations derive from a plan and keep.
 """
