@@ -25,6 +25,8 @@ class Network(nn.Module):
         options = {"num_relations": RELATIONS, "edge_dim": FEATURES, **options}
         if options.get("score") == "additive":
             options["score"] = rg.score.Additive.learned(2, 4)
+        if options.get("tables") == "tied":
+            options["tables"] = rg.RelationTables(RELATIONS, 4, 2, tied=True)
         self.first = rg.pyg.RelationConv(width, 4, heads=2, **options)
         self.second = rg.pyg.RelationConv(8, 4, heads=2, concat=False, beta=True, **options)
 
@@ -261,7 +263,7 @@ MODELS = {
     "edges": {"impl": "edges"},
     "messages": {"aggr": "mean"},
     "self-loops": {"add_self_loops": True},
-    "tied": {"tie_projections": ("query",), "tie_tables": True, "per_head": False},
+    "tied": {"tie_projections": ("query",), "tables": "tied"},
     "additive": {"score": "additive", "tables": ("key", "value", "bias")},
 }
 LAYOUTS = (two_runs, nobody, by_edges)
