@@ -106,7 +106,7 @@ BATCH_TOKENS = 1000
 #
 # The rows differ only in the labels of the encoder. :class:`~relgraph.Window` lets every pair of a function attend,
 # without labels. :class:`~relgraph.CodeRelations` has two labels for each type of edge, one per direction; with
-# ``default=None`` only pairs with an edge attend. The last row runs only if ``--variants`` names it: every pair
+# ``attend="edges"`` only pairs with an edge attend. The last row runs only if ``--variants`` names it: every pair
 # attends, with its relation as label, or else its distance.
 
 DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.CodeRelations(attend="edges")

@@ -104,7 +104,10 @@ def knows(place: Path, option: str) -> bool:
     """Whether a source file names the option, or the field that the option comes from."""
     texts = [path.read_text(encoding="utf-8") for path in ([place] if place.is_file() else sorted(place.rglob("*.py")))]
     for shared in SHARED:
-        if any(re.search(rf"^from [a-z.]*\b{shared.stem} import .*\b(Options|command)\b", text, re.MULTILINE) for text in texts):
+        if any(
+            re.search(rf"^from [a-z.]*\b{shared.stem} import .*\b(Options|command)\b", text, re.MULTILINE)
+            for text in texts
+        ):
             texts.append(shared.read_text(encoding="utf-8"))
     field = option.removeprefix("--").removeprefix("no-").replace("-", "_")
     return any(re.search(rf"\"{option}\"|\b{field}[:=]", text) for text in texts)

@@ -37,7 +37,7 @@ def check_function(name: str, function: Any, query: Tensor) -> None:
                 raise ValueError(f"{name} must leave its input as it is, got a function that changes it in place")
             if not isinstance(function, nn.Module) and first.requires_grad:
                 raise ValueError(
-                    f"{name} must be an nn.Module if it learns: its parameters are known, "
+                    f"{name} must be an nn.Module if it needs a gradient: its parameters are known, "
                     "got a function that holds a tensor with a gradient"
                 )
             again = applied(function, given.requires_grad_(), name)

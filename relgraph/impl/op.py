@@ -35,7 +35,7 @@ Forward = Callable[[Problem], Outputs]
 
 Backward = Callable[[Problem, Outputs, Outputs], Sequence[Tensor | None]]
 """(problem, outputs of forward, their gradients) → gradients of query, key, value, B and C (None without that
-table) and of each table given, then of the vectors and of the mask, each if it learns."""
+table) and of each table given, then of the vectors and of the mask, each if it needs one."""
 
 
 class _Kernels(NamedTuple):
@@ -169,12 +169,12 @@ def run(
             None if call.score is score.DOT else cast("score.Named", call.score),
             memo_of(call.plan),
         )
-        there, learns = [], False
+        there, needs_gradient = [], False
         for x in tensors:
             if x is not None:
                 there.append(x)
-                learns = learns or x.requires_grad
-        if learns and grows:
+                needs_gradient = needs_gradient or x.requires_grad
+        if needs_gradient and grows:
             return Outputs(*_Direct.apply((kernels, rest, [x is not None for x in tensors]), *there))
         return _KERNELS[kernels].forward(_problem(tensors, *rest))
     plan, ints = encode(call.plan)
@@ -354,7 +354,7 @@ def _backward_again(ctx: Any, coming: Sequence[Tensor | None]) -> tuple[Any, ...
     grads, saved = everything[:grad_count], everything[grad_count : grad_count + saved_count]
     plan = everything[grad_count + saved_count :]
     filled = _fill(saved, ctx.given[: len(_TENSORS) + _OUTPUTS])
-    learned = [at for at, learns in enumerate(_differentiable(ctx.options[0])) if learns and filled[at] is not None]
+    learned = [at for at, may in enumerate(_differentiable(ctx.options[0])) if may and filled[at] is not None]
     with torch.enable_grad():
         for at in learned:
             filled[at] = _leaf(filled[at], again)

@@ -98,7 +98,7 @@ def _row_for(call: Call) -> str:
     if exporting:
         return "exported by rows" if rows.needed(call) else "exported"
     if plan.q_len == 1:
-        return "decoding" if not _any_learns(call) and _native(call) is None else "one row"
+        return "decoding" if not _any_needs_gradient(call) and _native(call) is None else "one row"
     scores = size(call)
     if scores <= small_scores(call):
         return "small"
@@ -148,7 +148,7 @@ def refusal(call: Call, impl: str) -> str | None:
         reason = _triton_refusal(call)
         if reason is not None:
             return f"impl='triton' {reason}"
-        if _learns(call.mask):
+        if _needs_gradient(call.mask):
             return "impl='triton' gives no gradient to attn_mask; use impl='chunked'"
     reason = _native(call) if impl == "native" else None
     return None if reason is None else f"impl='native' {reason}"
@@ -213,7 +213,7 @@ def _native(call: Call) -> str | None:
         return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
-    if call.mask is not None and _learns(call.mask):
+    if call.mask is not None and _needs_gradient(call.mask):
         return f"gives no gradient to attn_mask; {other}"
     if call.query.device.type not in ("cpu", "meta"):  # tensors on meta count as CPU tensors
         return f"needs CPU tensors, got {call.query.device.type}; {other}"
@@ -267,12 +267,12 @@ def _parallel(call: Call) -> bool:
     return any(part.edges_only and part.csr is not None and part.csr.parallel for part in call.plan.parts)
 
 
-def _any_learns(call: Call) -> bool:
+def _any_needs_gradient(call: Call) -> bool:
     """Whether autograd follows the call."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors())
 
 
-def _learns(mask: Tensor | None) -> bool:
+def _needs_gradient(mask: Tensor | None) -> bool:
     return mask is not None and mask.requires_grad and torch.is_grad_enabled()
 
 

@@ -21,7 +21,7 @@ from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Names, Widths, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_between
 from relgraph.nn.masks import join_masks
-from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain
+from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
 from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
@@ -190,7 +190,9 @@ class RelationAttention(Projections):
             attention.embed_dim, attention.num_heads, bias=attention.in_proj_bias is not None, kdim=attention.kdim,
             vdim=attention.vdim, device=weight.device, dtype=weight.dtype, **options,
         )  # fmt: skip
-        copy_plain("attention", made, attention, new_tables)
+        copy_plain("attention", made, attention)
+        if new_tables == "zero":
+            zero_tables(made, options.get("tables"))
         return made
 
     def reset_parameters(self) -> None:

@@ -15,7 +15,7 @@ from relgraph.arguments.brief import shown
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.inputs import Names
 from relgraph.nn.made_labels import length_of
-from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain
+from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
 from relgraph.nn.projections import check_head_dim
 from relgraph.nn.tables import KINDS
 
@@ -164,19 +164,23 @@ class Layer(nn.Module):
     def from_plain(cls, layer: nn.Module, *, new_tables: Literal["zero", "random"] = "zero", **options: Any) -> Self:
         """Make a layer with copies of the weights and settings of a layer of torch, and new tables.
 
+        A stack of this layer draws all weights anew unless ``fresh=False``; a stack has a ``from_plain`` of its own.
+
         Args:
             layer: a :class:`~torch.nn.TransformerEncoderLayer` for an encoder layer, a
                 :class:`~torch.nn.TransformerDecoderLayer` for a decoder layer; with ``batch_first=True``.
             new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``layer`` unchanged until training moves
                 the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
-            options: the keyword-only arguments of the constructor, such as ``labeler``.
+            options: the keyword-only arguments of the constructor, such as ``labeler``. An attention that you pass
+                takes over the projections, and its tables begin as new ones.
 
         Returns:
             The new layer, with the device, dtype and training mode of ``layer``.
 
         Raises:
             TypeError: another kind of layer, or an unknown option.
-            ValueError: a layer that is not batch first, unknown ``new_tables``, or an error of the constructor.
+            ValueError: a layer that is not batch first or has norms or biases of another kind, unknown ``new_tables``,
+                or an error of the constructor.
 
         Example:
             >>> plain = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
@@ -191,16 +195,18 @@ class Layer(nn.Module):
         make: Any = cls
         made = make(
             source.self_attn.embed_dim, source.self_attn.num_heads, source.linear1.out_features, source.dropout.p,
-            bias=source.linear1.bias is not None, device=weight.device, dtype=weight.dtype, **options,
+            bias=source.self_attn.in_proj_bias is not None, device=weight.device, dtype=weight.dtype, **options,
         )  # fmt: skip
-        made._copy_plain(layer, new_tables)
+        made._copy_plain(layer)
+        if new_tables == "zero":
+            zero_tables(made, options.get("tables"))
         return made
 
-    def _copy_plain(self, plain: Any, new_tables: str) -> None:
+    def _copy_plain(self, plain: Any) -> None:
         """Take over the weights and settings of torch's layer ``plain``."""
         del self.activation  # a module cannot be replaced by a function
         self.norm_first, self.activation = plain.norm_first, copy.deepcopy(plain.activation)
-        copy_plain("layer", self, plain, new_tables)
+        copy_plain("layer", self, plain)
 
     @property
     def labeler(self) -> Any:

@@ -95,10 +95,13 @@ def length_of(name: str, x: Any) -> int:
     return x.shape[-2]
 
 
-def labels_of_lengths(labeler: Any, lengths: Sequence[int], q_offset: Any, x: Tensor, name: str = "labels") -> Labels:
+def labels_of_lengths(
+    labeler: Any, lengths: Sequence[int], q_offset: Any, x: Tensor, name: str = "labels", ptr: Tensor | None = None
+) -> Labels:
     """The labels that a labeler makes from lengths, on the device of ``x``; errors call them ``name``."""
+    given = {"q_offset": q_offset, "ptr": ptr}
     try:
-        made = labeler(*lengths, **({} if q_offset is None else {"q_offset": q_offset}))
+        made = labeler(*lengths, **{key: value for key, value in given.items() if value is not None})
     except TypeError as error:
         several = _inputs(labeler)
         pass_it = f"call it, {name}=labeler({several})" if several else f"pass what it reads, {name}=..."

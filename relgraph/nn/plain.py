@@ -10,12 +10,19 @@ from relgraph.arguments import check
 from relgraph.nn.table import LabelTable
 from relgraph.nn.tables import RelationTables
 
+_OF_TORCH = ("weight", "bias", "in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+"""Names of parameters in torch's modules; new ones, such as biases of queries, have other names."""
+
 
 def check_plain(name: str, plain: Any, kind: type[nn.Module], new_tables: Any) -> None:
     """Raise unless ``plain`` is a module of torch's class ``kind``, and ``new_tables`` a way in which tables begin."""
     check.choice("new_tables", new_tables, ("zero", "random"))
     if not isinstance(plain, kind):
         raise TypeError(f"{name} must be a nn.{kind.__name__}, got {type(plain).__name__}")
+    if type(plain).forward is not kind.forward:
+        raise TypeError(
+            f"{name} must compute what nn.{kind.__name__} does, got {type(plain).__name__} with its own forward"
+        )
 
 
 def check_plain_attention(name: str, attention: Any) -> None:
@@ -29,31 +36,44 @@ def check_plain_attention(name: str, attention: Any) -> None:
         raise NotImplementedError(f"{name} must not add keys of its own, got add_bias_kv or add_zero_attn")
 
 
-def copy_plain(name: str, made: nn.Module, plain: nn.Module, new_tables: str) -> None:
-    """Copy all weights, dropouts and epsilons of ``plain`` into ``made``, and let new tables begin as asked.
+def zero_tables(made: nn.Module, passed: Any) -> None:
+    """Set the rows of all tables to zero, but not of shared ones and of those that a caller passed as ``tables=``."""
+    for tables in made.modules():
+        if isinstance(tables, RelationTables) and not tables.shared and tables is not passed:
+            for table in tables.modules():
+                if isinstance(table, LabelTable):
+                    table._zero()
+
+
+def copy_plain(name: str, made: nn.Module, plain: nn.Module) -> None:
+    """Copy all weights, dropouts and epsilons of ``plain`` into ``made``.
 
     Raises:
-        ValueError: a parameter of ``plain``, which errors call ``name``, has no place in ``made``.
+        ValueError: ``made`` computes something else than ``plain``, which errors call ``name``.
     """
     state, new = plain.state_dict(), made.state_dict()
     for key, tensor in state.items():
         if key not in new or new[key].shape != tensor.shape:
             got = "no such parameter" if key not in new else list(new[key].shape)
             raise ValueError(
-                f"the attention of the new module must have the projections of {name}: {key} of shape "
-                f"{list(tensor.shape)}, got {got}"
+                f"the new module must have the parameters of {name}: {key} of shape {list(tensor.shape)}, got {got}"
             )
+    of_plain = dict(plain.named_modules())
+    for key in new.keys() - state.keys():
+        owner, _, own = key.rpartition(".")
+        if owner in of_plain and own in _OF_TORCH:
+            raise ValueError(f"{name} must have {key}, as the new module has, got none")
+    for path, module in of_plain.items():
+        mine: Any = made.get_submodule(path)
+        if isinstance(mine, nn.LayerNorm) and type(module) is not nn.LayerNorm:
+            raise ValueError(f"{path} of {name} must be a nn.LayerNorm, got {type(module).__name__}")
+        if isinstance(module, nn.MultiheadAttention) and module.num_heads != mine.num_heads:
+            heads = f"{mine.num_heads} heads, as the new one, got {module.num_heads}"
+            raise ValueError(f"{path or 'the attention'} of {name} must have {heads}")
     made.load_state_dict(state, strict=False)
-    for path, module in plain.named_modules():
-        if not isinstance(module, (nn.Dropout, nn.MultiheadAttention, nn.LayerNorm)):
-            continue
-        for setting in ("p", "dropout", "eps"):
-            if hasattr(module, setting):
-                setattr(made.get_submodule(path), setting, getattr(module, setting))
-    if new_tables == "zero":
-        for tables in made.modules():
-            if isinstance(tables, RelationTables) and not tables.shared:
-                for table in tables.modules():
-                    if isinstance(table, LabelTable):
-                        table._zero()
+    for path, module in of_plain.items():
+        if isinstance(module, (nn.Dropout, nn.MultiheadAttention, nn.LayerNorm)):
+            for setting in ("p", "dropout", "eps"):
+                if hasattr(module, setting):
+                    setattr(made.get_submodule(path), setting, getattr(module, setting))
     made.train(plain.training)

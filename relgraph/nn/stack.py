@@ -74,10 +74,14 @@ class _Stack(nn.Module):
             check_plain("the layers of stack", plain, kind._plain_kind, new_tables)
             check_plain_attention("stack", plain.self_attn)
         first: Any = kind.from_plain(source.layers[0], new_tables=new_tables, **options)
+        passed = options.get("tables")
+        rows = {path: copy.deepcopy(x.state_dict()) for path, x in first.named_modules() if x is passed}
         fresh = new_tables == "random"
         made = cls(first, len(source.layers), copy.deepcopy(source.norm), fresh=fresh).train(stack.training)
         for layer, plain in zip(made.layers, source.layers, strict=True):
-            layer._copy_plain(plain, new_tables)
+            layer._copy_plain(plain)
+            for path, state in rows.items():
+                layer.get_submodule(path).load_state_dict(state)
         return made
 
     def reset_parameters(self) -> None:

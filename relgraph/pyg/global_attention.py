@@ -15,7 +15,7 @@ from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.borders import graph_of
 from relgraph.nn import RelationAttention
 from relgraph.nn.inputs import Names
-from relgraph.nn.made_labels import labels_of
+from relgraph.nn.made_labels import labels_of, labels_of_lengths
 from relgraph.nn.projections import check_head_dim
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
@@ -97,9 +97,9 @@ class RelationGlobalAttention(nn.Module):
             x: ``[N, channels]``; or a :class:`~torch_geometric.data.Data` or :class:`~torch_geometric.data.Batch` with
                 ``x``, whose graphs then need no ``batch``.
             labels: :class:`~relgraph.Labels` of all nodes: packed, or of a single graph; a layer with a labeler also
-                takes the labeler's input or a Data. None for a layer without labels, and for a Data given to a layer
-                with a labeler: the labels are then those that :class:`~relgraph.pyg.AddRelationLabels` stored as
-                ``rel``, or else those of the Data's graph.
+                takes the labeler's input or a Data. None for a layer without labels. With a labeler, None means what
+                :class:`~relgraph.pyg.AddRelationLabels` stored as ``rel`` in a Data, or else the labels of its graph;
+                for a tensor and a Data without edges, the labels of their lengths.
             batch: ``[N]``, the graph of each node, integers from 0 that never fall, as in PyG's batches. With packed
                 labels you can leave it out, and compiled code ignores it.
             bank_features: the input of the tables' banks.
@@ -122,7 +122,7 @@ class RelationGlobalAttention(nn.Module):
         if type(x) is not Tensor and isinstance(x, Data):
             data, x = x, parts_of(x, {"batch": batch}, {"batch": None})[0]
             check_nodes("x", x, self.channels)
-            if labels is None and labeler is not None:
+            if labels is None and labeler is not None and ("rel_node" in data or data.edge_index is not None):
                 labels = data
             else:
                 ptr = borders(data, x.shape[0])
@@ -131,7 +131,9 @@ class RelationGlobalAttention(nn.Module):
             ptr = borders_of(batch) if labels is None or check.can_look_at_data(batch) else None
         else:
             check_nodes("x", x, self.channels)
-        if labels is not None and labeler is not None and not isinstance(labels, Labels):
+        if labels is None and labeler is not None:
+            labels = labels_of_lengths(labeler, [x.shape[0]], None, x, ptr=ptr)  # pyright: ignore[reportArgumentType]
+        elif labels is not None and labeler is not None and not isinstance(labels, Labels):
             labels = _labels_of_data(labeler, labels) if isinstance(labels, Data) else labels_of(labeler, labels)
         if labels is None:
             labels = DistanceLabels(x.shape[0], lookup=(-1,), left=0, num_labels=0, ptr=ptr)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch_geometric.nn.aggr import Aggregation
+from torch_geometric.nn.conv import MessagePassing
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -26,7 +28,13 @@ def check_widths(in_channels: Any) -> tuple[int, int]:
 
 
 def check_propagation(options: dict[str, Any]) -> None:
-    """Check options that MessagePassing would accept silently, or refuse without naming the argument."""
+    """Check options that MessagePassing would accept silently, or refuse without naming the layer or the argument."""
+    unknown = sorted(options.keys() - inspect.signature(MessagePassing).parameters)
+    if unknown:
+        raise TypeError(
+            f"RelationConv has no argument {unknown[0]!r}: rg.RelationTables, as tables=, takes options of tables, and "
+            "rg.pyg.SelfLoops, as add_self_loops=, those of loops"
+        )
     if check.integer("decomposed_layers", options.get("decomposed_layers", 1)) != 1:
         raise NotImplementedError(f"decomposed_layers must be 1, got {options['decomposed_layers']}")
     check.choice("flow", options.get("flow", "source_to_target"), ("source_to_target", "target_to_source"))

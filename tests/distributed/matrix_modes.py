@@ -21,7 +21,7 @@ METHODS = ("allgather", "ring", "ulysses")
 
 
 class Mode(NamedTuple):
-    """What is split.
+    """How processes split the work.
 
     Attributes:
         batch: ``"DDP"`` or ``"FSDP2"`` where each process has some samples or graphs.

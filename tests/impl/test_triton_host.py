@@ -128,7 +128,7 @@ ALL = [kind for kind in KINDS if not kind.startswith(("edges sum", "edges over e
 
 @pytest.mark.parametrize("kind", BY_DISTANCE)
 def test_labels_by_distance_never_wait(kind, watched, monkeypatch):
-    """Nor do other labels of a kind; but numbers that stand for all labels of a kind are copied once."""
+    """The second labels of a kind do not wait either; constants of a kind are copied to the device once."""
     monkeypatch.setattr(attend, "_constants", memory.Memory())
     assert set(waits(make(KINDS[kind](40), batch=2, dtype=torch.float32))) <= {"tensor"}
     assert not waits(make(KINDS[kind](40), batch=2, dtype=torch.float32))

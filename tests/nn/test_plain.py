@@ -97,17 +97,6 @@ def test_an_activation_with_parameters():
     close(made(x), plain(x), atol=1e-6)
 
 
-def test_tables_that_are_passed_keep_their_rows():
-    plain = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(12, 3, 20, batch_first=True), 2, enable_nested_tensor=False
-    )
-    tables = rg.RelationTables(LABELER, 4)
-    made = rg.RelationEncoder.from_plain(plain, labeler=LABELER, tables=tables)
-    assert all(layer.self_attn.tables is tables for layer in made.layers)
-    assert tables.key.rows.any()
-    assert made.training
-
-
 def test_what_cannot_be_converted():
     late, ours = nn.TransformerEncoderLayer(12, 3, 20), rg.RelationEncoderLayer(12, 3, 20)
     match = "must be batch first, as the new one is, got batch_first=False: make one with batch_first=True"
@@ -124,5 +113,53 @@ def test_what_cannot_be_converted():
     with pytest.raises(NotImplementedError, match="attention must not add keys of its own"):
         rg.RelationAttention.from_plain(nn.MultiheadAttention(12, 3, add_zero_attn=True, batch_first=True))
     plain = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True)
-    with pytest.raises(ValueError, match="must have the projections of layer: self_attn.in_proj_weight of shape"):
+    with pytest.raises(ValueError, match="must have the parameters of layer: self_attn.in_proj_weight of shape"):
         rg.RelationEncoderLayer.from_plain(plain, attention=rg.RelationAttention(12, 3, head_dim=8))
+
+
+def _layer(heads=2, **options):
+    return nn.TransformerEncoderLayer(8, heads, 16, batch_first=True, **options)
+
+
+def _with(name, module):
+    layer = _layer()
+    setattr(layer, name, module)
+    return layer
+
+
+class _Own(nn.TransformerEncoderLayer):
+    def forward(self, src):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return src
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize(
+    ("second", "error", "match"),
+    [
+        (_layer(4), ValueError, "self_attn of layer must have 2 heads, as the new one, got 4"),
+        (_layer(bias=False), ValueError, r"layer must have \S*bias, as the new module has, got none"),
+        (_with("norm1", nn.RMSNorm(8)), ValueError, "layer must have norm1.bias, as the new module has, got none"),
+        (_with("linear2", nn.Linear(16, 8, bias=False)), ValueError, "layer must have linear2.bias"),
+        (_Own(8, 2, 16, batch_first=True), TypeError, "nn.TransformerEncoderLayer does, got _Own with its own forward"),
+    ],
+)
+def test_layers_that_compute_something_else_are_refused(second, error, match):
+    stack = nn.TransformerEncoder(_layer(), 2)
+    stack.layers[1] = second
+    with pytest.raises(error, match=match):
+        rg.RelationEncoder.from_plain(stack)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("new_tables", ["zero", "random"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_tables_that_a_caller_passes_keep_their_rows(new_tables, shared):
+    tables = rg.RelationTables(LABELER, 4, shared=shared)
+    before = state_of(tables)
+    layer = rg.RelationEncoderLayer.from_plain(_layer(), labeler=LABELER, tables=tables, new_tables=new_tables)
+    stack = rg.RelationEncoder.from_plain(
+        nn.TransformerEncoder(_layer(), 2), labeler=LABELER, tables=tables, new_tables=new_tables
+    )
+    for one in (layer, *stack.layers):
+        close(one.self_attn.tables.state_dict(), before, atol=0.0)
+        assert not shared or one.self_attn.tables is tables

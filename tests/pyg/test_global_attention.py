@@ -234,3 +234,15 @@ def test_data_that_does_not_fit(x):
     del data.x
     with pytest.raises(ValueError, match="data.x must be given, as the layer reads it, got a Data with"):
         conv(data)
+
+
+def test_a_labeler_of_lengths_needs_no_labels(x):
+    """A tensor gets the labels of its length, with ``batch`` those of each graph; so does a Data without edges."""
+    labeler = rg.ClippedDistance(2)
+    mine = layer(None, labeler=labeler)
+    whole = mine(x, labeler(5, ptr=torch.tensor([0, 3, 5])))
+    torch.testing.assert_close(mine(x), mine(x, labeler(5)))
+    torch.testing.assert_close(mine(x, batch=BATCH), whole)
+    torch.testing.assert_close(mine(Batch.from_data_list([Data(x=x[:3]), Data(x=x[3:])])), whole)
+    with pytest.raises(TypeError, match="labels must be given, as the labeler ShortestPath.* does not label lengths"):
+        layer(None, labeler=LABELER)(x)

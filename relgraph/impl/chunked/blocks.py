@@ -60,7 +60,7 @@ def forward(problem: Problem) -> Outputs:
 
 
 def backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
-    """Gradients of query, key, value, by_query, by_key and a mask that learns. Attention weights are computed again."""
+    """Gradients of query, key, value, by_query, by_key and a mask that needs one; weights are computed again."""
     delta = row_delta(outputs, incoming, problem.dtype)
     grads = _gradients(_with_hashes(problem), incoming, delta)
     dtypes = [*[problem.query.dtype] * 3, *[problem.dtype] * 2, None if problem.mask is None else problem.mask.dtype]

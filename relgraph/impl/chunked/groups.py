@@ -113,8 +113,8 @@ class Group:
 def groups(problem: Problem) -> list[Group]:
     """Groups of at least two graphs.
 
-    There are none if the batch is not packed, if labels have several ids per pair, or if the mask learns, because
-    graphs may share it.
+    There are none if the batch is not packed, if labels have several ids per pair, or if the mask needs a gradient,
+    because graphs may share it.
     """
     plan = problem.plan
     if plan.q_ptr is None or plan.k_ptr is None or problem.mask_gradient:
