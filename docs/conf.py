@@ -51,7 +51,7 @@ templates_path = ["_templates"]
 nitpicky = True
 nitpick_ignore = [  # described with the report that holds them
     ("py:class", "relgraph.interop.transformers.patching.Patched"),
-    ("py:class", "relgraph.interop.transformers.patching.Left"),
+    ("py:class", "relgraph.interop.transformers.patching.Unpatched"),
     ("py:class", "relgraph.functional.region.Arguments"),  # what regions and functions hand to each other
     # the inventory of torch that is kept here lacks these
     ("py:class", "torch.distributed.device_mesh.DeviceMesh"),
