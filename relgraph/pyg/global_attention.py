@@ -38,10 +38,10 @@ class RelationGlobalAttention(nn.Module):
     Args:
         channels: width of the nodes; this and all further arguments as in :class:`~relgraph.RelationAttention`.
         heads: H, which must divide ``channels``.
-        tables: kinds of tables, whose rows all heads share, or a :class:`~relgraph.RelationTables`. In
-            :class:`~relgraph.pyg.RelationConv` each head has its own rows, as in PyG's TransformerConv.
         labeler: makes the labels if ``forward`` gets a :class:`~torch_geometric.data.Data`, or the labeler's input in
             place of labels, such as a :class:`~relgraph.Graph`. The tables take its number of labels and their names.
+        tables: kinds of tables, whose rows all heads share, or a :class:`~relgraph.RelationTables`. In
+            :class:`~relgraph.pyg.RelationConv` each head has its own rows, as in PyG's TransformerConv.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -61,12 +61,12 @@ class RelationGlobalAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         *,
+        labeler: Callable[..., Any] | None = None,
         num_labels: NumLabels = None,
         tables: Sequence[str] | RelationTables = ("key", "value"),
         impl: str | None = None,
         score: Score | None = None,
         value_map: bool | int = False,
-        labeler: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
