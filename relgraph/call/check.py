@@ -236,7 +236,7 @@ def _refuse_shape(operand: Operand, name: str, x: Tensor, known: _Known) -> NoRe
 def _check_tables(given: Given, known: _Known, plan: LabelPlan, labels: Labels | None) -> tuple[Tables, ...]:
     """The tables of each part of the labels."""
     is_sum = type(labels) is SumLabels
-    by_part: list[dict[str, Tensor]] = [*map(dict, [()] * len(plan.parts))]  # a comprehension would be a call
+    by_part: list[dict[str, Tensor]] = [{} for _ in plan.parts]
     for operand in _BY_PART:
         tables = given.get(operand.name)
         if tables is None:

@@ -136,21 +136,6 @@ class ByUser(Compatibility):
     def with_function(self, function: nn.Module) -> ByUser:
         return ByUser(function)
 
-    def act(self, x: Tensor) -> Tensor:
-        """The activation of the sum of query and key, if the score is additive.
-
-        Args:
-            x: the sums, ``[..., D]``.
-
-        Returns:
-            The same shape, ``[..., D]``.
-
-        Raises:
-            NotImplementedError: the score is not additive.
-            TypeError, ValueError: the activation gives something else.
-        """
-        raise NotImplementedError
-
     def finish(self, scores: Tensor) -> Tensor:
         assert self.function is not None
         return applied(self.function, scores, "score")

@@ -128,7 +128,7 @@ def test_what_labels_say_of_groups_is_found_once():
 
 
 def test_forward_and_backward_drop_the_same_weights():
-    """With one value a head the output is linear in the value: its gradient shows the dropped weights."""
+    """With one value per head the output is linear in the value: its gradient shows the dropped weights."""
     labels = KINDS["full block"]()
     x = torch.randn(N, 1, 4, dtype=F64)
     value = torch.randn(N, 1, 3, dtype=F64, requires_grad=True)

@@ -8,30 +8,17 @@ import torch
 import relgraph as rg
 from docs.benchmarks.launches import SEQUENCES, counting
 from relgraph.impl import budget
-from tests.cases import F64, KINDS, answer, assert_same, make, raw
+from tests.cases import F64, KINDS, make, raw
 from tests.impl.test_blocks import most_held
-from tests.impl.test_same_meaning import IN_BLOCKS, causal_options
+from tests.impl.test_same_meaning import IN_BLOCKS, causal_options, check, check_every_option
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
-def check(case, **options):
-    wanted, got = answer(case, "reference", **options), answer(case, "chunked", **options)
-    assert_same(got[0], wanted[0], what="output")
-    assert_same(got[1], wanted[1], what="gradient")
-
-
 @pytest.mark.parametrize("kind", IN_BLOCKS)
 def test_odd_size_with_every_option(kind, monkeypatch):
-    """23 positions, causal, masked, dropout by a given mask, shared key heads, at once."""
     monkeypatch.setattr(budget, "CPU_BYTES", 6_000)
-    labels = KINDS[kind](23)
-    case = make(labels, n=23, heads=4, kv_heads=2, size=2, value_size=3, batch=1, per_head="vb", dropout_p=0.25)
-    case.options |= causal_options(labels, 23)
-    batch, k_len = case.inputs[0].shape[0], 23 if labels is None else labels.k_len
-    lead = () if labels is not None and labels.packed else (batch,)
-    case.options["attn_mask"] = torch.rand(*lead, 1, 23, k_len) > 0.2
-    check(case, keep=(torch.rand(1 if lead == () else batch, 4, 23, k_len) > 0.25).to(F64))
+    check_every_option(kind, "chunked", n=23, heads=4)
 
 
 @pytest.mark.parametrize("kind", ["distance", "sum", "distance packed"])
@@ -39,7 +26,7 @@ def test_a_mask_with_a_gradient(kind, monkeypatch):
     monkeypatch.setattr(budget, "CPU_BYTES", 1)
     case = make(KINDS[kind](9), n=9)
     case.options["attn_mask"] = torch.randn(9, 9, dtype=F64, requires_grad=True)
-    check(case)
+    check(case, "chunked")
 
 
 @pytest.mark.parametrize("kind", ["none", "distance", "distance per row", "distance packed", "dense", "dense batch"])
@@ -87,3 +74,18 @@ def test_dense_is_taken_up_to_what_fills_the_budget(room, monkeypatch):
         compared = "at most" if most >= 8192 else "more than"
         assert case.reason == f"B · H · N_q · N_k = 8,192 is {compared} {most:,} scores"
         assert case.impl == ("dense" if most >= 8192 else "chunked")
+
+
+class ByDistance(torch.nn.Module):
+    def forward(self, x):
+        return rg.relation_attention(x, x, x, rg.ClippedDistance(2)(x.shape[2]), bias_table=torch.arange(5.0))
+
+
+def test_traced_code_has_one_graph_for_all_lengths(monkeypatch):
+    """Rows would break the graph of a compiled call, and fix the lengths of an exported one."""
+    monkeypatch.setattr(budget, "CPU_BYTES", 600)
+    x, longer = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 30, 4)
+    wanted = ByDistance()(longer)
+    program = torch.export.export(ByDistance(), (x,), dynamic_shapes=[{2: torch.export.Dim("n", min=4, max=64)}])
+    torch.testing.assert_close(program.module()(longer), wanted)
+    torch.testing.assert_close(torch.compile(ByDistance(), backend="eager", fullgraph=True)(longer), wanted)

@@ -42,6 +42,17 @@ def causal_options(labels, case_n):
     return {"is_causal": True, "q_offset": labels.k_len - labels.q_len}
 
 
+def check_every_option(kind, impl, n, heads):
+    """Causal, masked, dropout by a given mask, shared key heads, at once."""
+    labels = KINDS[kind](n)
+    options = {"kv_heads": heads // 2, "size": 2, "value_size": 3, "batch": 1, "per_head": "vb", "dropout_p": 0.25}
+    case = make(labels, n=n, heads=heads, **options, **causal_options(labels, n))
+    batch, k_len = case.inputs[0].shape[0], n if labels is None else labels.k_len
+    lead = () if labels is not None and labels.packed else (batch,)
+    case.options["attn_mask"] = torch.rand(*lead, 1, n, k_len) > 0.2
+    check(case, impl, keep=(torch.rand(1 if lead == () else batch, heads, n, k_len) > 0.25).to(F64))
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
 @each_kind_and_impl
 def test_kinds(kind, impl, n):
@@ -56,15 +67,7 @@ def test_odd_sizes_over_several_blocks(kind, n):
 
 @each_kind_and_impl
 def test_odd_size_with_every_option(kind, impl):
-    """63 positions, causal, masked, dropout by a given mask, shared key heads, at once."""
-    labels = KINDS[kind](63)
-    case = make(labels, n=63, heads=2, kv_heads=1, size=2, value_size=3, batch=1, per_head="vb", dropout_p=0.25)
-    case.options |= causal_options(labels, 63)
-    batch, k_len = case.inputs[0].shape[0], 63 if labels is None else labels.k_len
-    lead = () if labels is not None and labels.packed else (batch,)
-    case.options["attn_mask"] = torch.rand(*lead, 1, 63, k_len) > 0.2
-    keep = (torch.rand(1 if lead == () else batch, 2, 63, k_len) > 0.25).to(F64)
-    check(case, impl, keep=keep)
+    check_every_option(kind, impl, n=63, heads=2)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.impl import budget, op
 from relgraph.impl.chunked.blocks import backward, forward
@@ -12,8 +14,9 @@ op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or '
 
 
 def attend(call: Call) -> Answer:
-    """Attention block by block: with the split term on a CPU, by rows of ``dense`` elsewhere."""
-    if rows.needed(call) or budget.block_bytes(call.query.device):
+    """Attention block by block: with the split term on a CPU and in traced code, by rows of ``dense`` elsewhere."""
+    traced = torch.compiler.is_compiling()  # rows break the graph, and their number would fix the exported lengths
+    if rows.needed(call) or (budget.block_bytes(call.query.device) and not traced):
         return rows.attend(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     by_query = score_tables(call.query, call.tables, sizes, call.scale, dtype)

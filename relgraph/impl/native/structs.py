@@ -29,7 +29,7 @@ def read_structs(*headers: str) -> dict[str, type[Structure]]:
 
 def _fields(declaration: str, structs: dict[str, type[Structure]]) -> list[tuple[str, Any]]:
     """The fields of one declaration, such as ``int64_t seed, origin[4]`` or ``const Part* parts``."""
-    kind, names = declaration.removeprefix("\n").strip().removeprefix("const ").split(maxsplit=1)
+    kind, names = declaration.strip().removeprefix("const ").split(maxsplit=1)
     pointers = kind.endswith("*")
     kind = kind.rstrip("*")
     fields = []

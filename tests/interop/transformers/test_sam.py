@@ -195,7 +195,7 @@ def test_recording_outputs_before_and_after():
     torch.testing.assert_close(found.attentions[0], wanted.attentions[0], atol=1e-5, rtol=0)
     assert model.layers[0].attn(torch.randn(1, 3, 3, 24, dtype=torch.float64))[1] is None
     ours.unpatch(model)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="NoneType"):
         model(**inputs)
 
 
