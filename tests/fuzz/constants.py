@@ -44,9 +44,9 @@ DRAWN = (
     # even ones: products in bfloat16 take pairs of rows
     Constant("relgraph.impl.native.problem", "MOST_ROWS", (2, 4, 8)),
     Constant("relgraph.impl.native.problem", "FEWEST_ROWS", (2, 4, 6)),
-    Constant("relgraph.impl.native.attend", "PANEL", (64, 128)),
-    Constant("relgraph.impl.native.attend", "FEWEST_KEYS", (1, 20)),
-    Constant("relgraph.impl.native.attend", "STEP", (1, 16)),
+    Constant("relgraph.impl.native.problem", "PANEL", (64, 128)),
+    Constant("relgraph.impl.native.problem", "FEWEST_KEYS", (1, 20)),
+    Constant("relgraph.impl.native.problem", "STEP", (1, 16)),
     Constant("relgraph.impl.native.attend", "PAIRS_PER_NUMBER", (0.0, 1e9)),
     Constant("relgraph.impl.triton.tile_ids", "CHUNK_PAIRS", (1, 300, 2000)),
     Constant("relgraph.impl.triton.virtual", "MAX_BAND", (0, 3, 10)),
@@ -58,7 +58,7 @@ DRAWN = (
     Constant("relgraph.impl.native.edges", "MOST_PACKED", (0,)),
     Constant("relgraph.impl.native.edges", "MOST_PARTS", (0, 100)),
     Constant("relgraph.impl.native.edges", "TASKS_A_THREAD", (1, 7)),
-    Constant("relgraph.impl.native.attend", "FEWEST_ROWS", ({torch.float32: 1, torch.bfloat16: 1},)),
+    Constant("relgraph.impl.native.problem", "FEWEST_QUERIES", ({torch.float32: 1, torch.bfloat16: 1},)),
 )
 
 FIXED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,24 +17,14 @@ from relgraph.impl.native.problem import ProblemStructs, dense_rows
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
 
-PANEL, FEWEST_KEYS = 512, 512
-"""Keys per panel. With fewer keys float32 uses no panels, because keys must be transposed before they enter panels."""
-
 PAIRS_PER_NUMBER = 0.5
 """Biases of all pairs are written out if they are at most this many times the numbers of all queries.
 
 They are written once for all batch rows that share their labels, H · N_q · N_k numbers, and again for their gradients.
 """
 
-STEP = 64
-"""Without panels oneDNN's product sums values in float32, for multiples of this many keys and whole blocks of rows.
-
-It writes machine code for every shape that it meets, so the number of shapes must not grow with the number of keys;
-BLAS computes the rest.
-"""
-
-FEWEST_ROWS = {torch.float32: 96, torch.bfloat16: 24}
-"""With fewer queries than this, BLAS is faster than panels, in bfloat16 after a conversion to float32."""
+MOST_COLUMNS = 512
+"""With more labels, B is made by one product in torch: a block's part of it would leave the cache."""
 
 
 def attend(call: Call) -> Answer:
@@ -41,54 +32,47 @@ def attend(call: Call) -> Answer:
     if call.plan.edges_only:
         return attend_listed(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
-    biases, by_query = _shared_biases(call, dtype), None
-    if biases is None:
-        by_query = score_tables(call.query, call.tables, sizes, call.scale, dtype)
-    by_key = _query_tables(call, dtype)
+    terms = {**_score_terms(call, dtype), "by_key": _query_tables(call, dtype)}
     if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
-        outputs = op.run(
-            call, "native", columns=call.plan.columns, need_sums=True, by_query=by_query, by_key=by_key,
-            label_biases=biases,
-        )  # fmt: skip
+        outputs = op.run(call, "native", columns=call.plan.columns, need_sums=True, **terms)
         return answer(call, outputs, call.tables, sizes)
-    values = _value_tables(call, dtype)
+    values = _table(call, [part.value for part in call.tables], call.value.shape[-1:])
     outputs = op.run(
-        call, "native", columns=call.plan.columns, need_sums=values is not None, by_query=by_query, by_key=by_key,
-        label_values=values, label_biases=biases,
-    )  # fmt: skip
+        call, "native", columns=call.plan.columns, need_sums=values is not None, label_values=values, **terms
+    )
     return answer(call, outputs, (), sizes)
 
 
-def _shared_biases(call: Call, dtype: torch.dtype) -> Tensor | None:
-    """The number that each column adds to scores, ``[columns]`` or ``[H, columns]``, if all queries share it.
+def _score_terms(call: Call, dtype: torch.dtype) -> dict[str, Tensor | None]:
+    """What labels add to scores by query: tables that the kernels multiply, or B."""
+    tables, keys = call.tables, [part.key for part in call.tables]
+    by_row = any(part.rows is not None or "key" in part.batched or "bias" in part.batched for part in tables)
+    if by_row or (call.plan.columns > MOST_COLUMNS and any(key is not None for key in keys)):
+        return {"by_query": score_tables(call.query, tables, call.plan.num_labels, call.scale, dtype)}
+    biases = [part.bias for part in tables]
+    return {"label_keys": _table(call, keys, call.query.shape[-1:]), "label_biases": _table(call, biases, ())}
 
-    None if scores by label depend on the query or the batch row, and without biases.
+
+def _table(call: Call, given: Sequence[Tensor | None], size: Sequence[int]) -> Tensor | None:
+    """The tables of all parts as one, ``[rows, *size]`` or ``[H, rows, *size]``; None if no part has one.
+
+    Each part's labels are followed by a row of zeros, for pairs without a label; one part has only its labels.
     """
-    given = [part.bias for part in call.tables]
-    if any(part.key is not None or part.rows is not None or "bias" in part.batched for part in call.tables):
-        return None
-    if all(bias is None for bias in given):
-        return None
-    per_head = any(bias is not None and bias.dim() == 2 for bias in given)
-    joined = []
-    for bias, labels in zip(given, call.plan.num_labels, strict=True):
-        row = call.query.new_zeros(labels + 1, dtype=dtype) if bias is None else with_zero_row(bias.to(dtype), -1)
-        joined.append(row.expand(call.query.shape[1], -1) if per_head else row)
-    return joined[0] if len(joined) == 1 else torch.cat(joined, -1)
-
-
-def _value_tables(call: Call, dtype: torch.dtype) -> Tensor | None:
-    """The vector that each column of the sums adds to values, ``[columns, D_v]`` or ``[H, columns, D_v]``, or None."""
-    given = [part.value for part in call.tables]
+    dtype = accumulation_dtype(call.query.dtype)
+    if len(given) == 1:
+        return None if given[0] is None else given[0].to(dtype)
     if all(table is None for table in given):
         return None
-    heads, size = call.query.shape[1], call.value.shape[-1]
-    per_head = any(table is not None and table.dim() == 3 for table in given)
+    axis = -1 - len(size)
+    per_head = any(table is not None and table.dim() == 2 + len(size) for table in given)
     joined = []
     for table, labels in zip(given, call.plan.num_labels, strict=True):
-        rows = call.value.new_zeros(labels + 1, size, dtype=dtype) if table is None else with_zero_row(table.to(dtype))
-        joined.append(rows.expand(heads, -1, -1) if per_head else rows)
-    return joined[0] if len(joined) == 1 else torch.cat(joined, -2)
+        if table is None:
+            rows = call.query.new_zeros(labels + 1, *size, dtype=dtype)
+        else:
+            rows = with_zero_row(table.to(dtype), axis)
+        joined.append(rows.expand(call.query.shape[1], *rows.shape[axis:]) if per_head else rows)
+    return torch.cat(joined, axis)
 
 
 def _query_tables(call: Call, dtype: torch.dtype) -> Tensor | None:
@@ -130,16 +114,16 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     dq = torch.empty(problem.query.shape, dtype=dtype)
     dk, dv = (torch.empty(splits, *x.shape, dtype=dtype) for x in (problem.key, problem.value))
     db = dc = None
-    if problem.by_query is not None:
-        db = torch.empty(problem.by_query.shape, dtype=dtype)
+    if problem.by_query is not None or problem.label_keys is not None:
+        db = torch.empty(*problem.query.shape[:3], problem.columns, dtype=dtype)
     if problem.by_key is not None:
         dc = torch.empty(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype)
     struct.dq, struct.d_by_query = held.tensor(dq), held.tensor(db)
     struct.dk, struct.dv, struct.d_by_key = (held.tensor(None if x is None else x[0]) for x in (dk, dv, dc))
     struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
     struct.d_by_key_split = 0 if dc is None else dc[0].numel()
-    biases, of_biases = problem.label_biases, None
-    if biases is not None:
+    keys, biases, of_keys, of_biases = problem.label_keys, problem.label_biases, None, None
+    if biases is not None and keys is None:
         if struct.pair_biases.data:
             struct.shares = run.shares()
             pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype)
@@ -167,9 +151,12 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     run.start("backward")
     grads = [(dq, problem.query), (_joined(dk), problem.key), (_joined(dv), problem.value)]
     by_key = None if dc is None else _joined(dc).transpose(2, 3)
+    if keys is not None and db is not None:
+        of_keys = _of_table(db, problem.query.to(dtype), keys).mul_(problem.scale)
+        of_biases, db = db, None
     if biases is not None and of_biases is not None:
-        of_biases = of_biases.sum((0, 2)) if biases.dim() == 2 else of_biases.sum((0, 1, 2))
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, None, of_values, None, of_biases]
+        of_biases = of_biases.sum((0, 2) if biases.dim() == 2 else (0, 1, 2))[..., : biases.shape[-1]]
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, of_biases]
 
 
 op.plug(
@@ -179,7 +166,8 @@ op.plug(
 
 
 def _of_table(numbers: Tensor, of: Tensor, table: Tensor) -> Tensor:
-    """The gradient of a table that ``numbers`` ``[B, H, N, R]`` multiply, for a product whose gradient is ``of``."""
+    """The gradient of a table, whose rows ``numbers`` ``[B, H, N, R]`` multiply, from that of the product."""
+    numbers = numbers[..., : table.shape[-2]]
     if table.dim() == 2:
         return numbers.flatten(0, 2).transpose(0, 1) @ of.flatten(0, 2)
     by_head = numbers.transpose(0, 1).flatten(1, 2).transpose(1, 2)
@@ -195,27 +183,11 @@ class _Run:
     """One pass of the kernels over a problem."""
 
     def __init__(self, problem: Problem) -> None:
-        self.kernels = build.kernels()
-        found = self.kernels.found
-        sizes = problem.query.shape[3], problem.value.shape[3]
-        packed, dtype = problem.plan.q_ptr is not None, problem.query.dtype
-        few = packed or problem.query.shape[2] < FEWEST_ROWS.get(dtype, 0)
-        even = all(size % 2 == 0 for size in sizes)
-        half = dtype == torch.bfloat16 and even and not few and found.blocked_half is not None
-        self.held = ProblemStructs(problem, half=half)
+        self.held = ProblemStructs(problem)
         self.struct: ctypes.Structure = self.held.struct
         struct = self.struct
-        struct.threads, struct.parallel = torch.get_num_threads(), found.parallel
-        struct.gemm = found.gemm[struct.bytes]
-        single = struct.bytes == 4 and not half and not few and found.blocked is not None
-        if half or single:
-            struct.blocked, struct.blocked_half, struct.release = found.blocked, found.blocked_half, found.release
-        if single:
-            struct.step = STEP
-        if half or (single and struct.k_len >= FEWEST_KEYS):
-            struct.panel = min(PANEL, max(-(-struct.k_len // 64), 1) * 64)
-            struct.panels = -(-struct.k_len // struct.panel)
-        if problem.label_biases is not None and self._can_share() and self._room_for_pairs() >= 1:
+        shared = problem.label_biases is not None and problem.label_keys is None
+        if shared and self._can_share() and self._room_for_pairs() >= 1:
             pairs = torch.empty(1, struct.heads, struct.q_len, struct.k_len, dtype=problem.dtype)
             struct.pair_biases = self.held.tensor(pairs)
 
@@ -263,7 +235,7 @@ class _Run:
                 numbers = struct.batch * struct.kv_heads * struct.panels * struct.panel * (size + size % 2)
                 room = torch.empty(numbers, dtype=torch.bfloat16 if struct.half else dtype)
                 setattr(struct, name, held.address(room))
-        library = self.kernels.library
+        library = build.kernels().library
         struct.workspace_numbers = library.relgraph_workspace(ctypes.byref(struct))
         struct.workspace = held.address(torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype))
         getattr(library, f"relgraph_{direction}")(ctypes.byref(struct))

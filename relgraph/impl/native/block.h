@@ -35,6 +35,8 @@ template <class T, class E> class Block {
     table_ = room + at.table;
     sums_ = room + at.sums;
     by_label_ = p.turned_label_values.data && p.d_output.data ? room + at.by_label : nullptr;
+    by_query_ = room + at.by_query;
+    wide_ = room + at.wide;
     spare_ = room + at.spare;
     shares_ = deltas_ = room + at.shares;  // shares in forward, deltas in backward
     if (sizeof(E) < sizeof(T)) {
@@ -62,7 +64,7 @@ template <class T, class E> class Block {
     weigh(scores_, stride_, n_, p.value, p.value_rows, p.value_size, false, out, p.output.row);
     for (int64_t r = 0; r < rows_; r++) scale_row(out + r * p.output.row, p.value_size, shares_[r]);
     if (p.label_values.data)
-      times(row_of<T>(p.sums, place_.batch, head_, query(0)), p.sums.row, p.columns, table_of(p.label_values),
+      times(row_of<T>(p.sums, place_.batch, head_, query(0)), p.sums.row, p.label_rows, table_of(p.label_values),
             p.value_size, out, p.output.row, true);
   }
 
@@ -89,6 +91,10 @@ template <class T, class E> class Block {
     }
     if (sum_biases) add_lanes(p_, sums_, width_, own_row<T>(p_.d_label_biases, place_.graph, head_, split_));
     T* dq = own_row<T>(p_.dq, place_.batch, head_, query(0));
+    if (p_.label_keys.data)
+      multiply<T>(p_, 'N', 'N', rows_, p_.size, p_.label_rows, 1,
+                  {row_of<T>(p_.d_by_query, place_.batch, head_, query(0)), p_.d_by_query.row}, table_of(p_.label_keys), 1,
+                  dq, p_.dq.row);
     for (int64_t r = 0; r < rows_; r++) scale_row(dq + r * p_.dq.row, p_.size, T(p_.scale));
   }
 
@@ -298,10 +304,13 @@ template <class T, class E> class Block {
   // The finished scores of all rows.
   void score() {
     against(p_.query, p_.key, p_.turned_keys, p_.size, n_, scores_, stride_);
-    const T* shared = p_.label_biases.data ? row_of<T>(p_.label_biases, 0, head_, 0) : nullptr;
+    if (p_.label_keys.data) score_labels();
+    const T* shared = p_.label_biases.data && !p_.label_keys.data ? biases_of(p_, head_, by_query_) : nullptr;
     for (int64_t r = 0; r < rows_; r++) {
       T* s = scores_ + r * stride_;
-      const T* from = p_.by_query.data ? row_of<T>(p_.by_query, place_.batch, head_, query(r)) : shared;
+      const T* from = p_.label_keys.data ? by_query_ + r * p_.columns
+                      : p_.by_query.data ? row_of<T>(p_.by_query, place_.batch, head_, query(r))
+                                         : shared;
       if (from == shared && r == 0) load(table_, shared, -INF<T>);
       if (p_.pair_biases.data)
         scale_add_row(s, row_of<T>(p_.pair_biases, 0, head_, first_ + r) + place_.start, n_, T(p_.scale));
@@ -327,6 +336,23 @@ template <class T, class E> class Block {
       if (p_.score_kind) finish(p_, row(r), s, slopes_ ? slopes_ + r * stride_ : nullptr);
       mask(p_, row(r), s);
     }
+  }
+
+  // The number that each label adds to the scores of each row, made of the vectors that labels add to keys.
+  void score_labels() {
+    const Problem& p = p_;
+    for (int64_t r = 0; r < rows_; r++) {
+      T* row = by_query_ + r * p.columns;
+      if (p.label_biases.data) biases_of(p, head_, row);
+      else std::fill(row + p.label_rows, row + p.columns, T(0));
+    }
+    Matrix<T> queries{wide_, p.size};
+    if constexpr (sizeof(E) == sizeof(T)) queries = {rows_of(p.query), p.query.row};
+    else
+      for (int64_t r = 0; r < rows_; r++)
+        for (int64_t d = 0; d < p.size; d++) wide_[r * p.size + d] = widen(rows_of(p.query)[r * p.query.row + d]);
+    multiply<T>(p, 'N', 'T', rows_, p.label_rows, p.size, T(p.scale), queries, table_of(p.label_keys),
+                p.label_biases.data ? T(1) : T(0), by_query_, p.columns);
   }
 
   // Scores of row r become exp(s - max); their sum, 0 for a row that sees nothing. Forward notes the log-sum-exp.
@@ -378,7 +404,7 @@ template <class T, class E> class Block {
   int64_t head_, kv_head_, split_, share_, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0, width_ = 0;
   Place place_{};
   int64_t chunk_ = 0;
-  T *scores_, *other_, *slopes_, *table_, *sums_, *by_label_, *spare_, *shares_, *deltas_;
+  T *scores_, *other_, *slopes_, *table_, *sums_, *by_label_, *by_query_, *wide_, *spare_, *shares_, *deltas_;
   E *narrow_ = nullptr, *turned_ = nullptr, *query_rows_ = nullptr, *output_rows_ = nullptr;
 };
 

@@ -28,9 +28,9 @@ def check_tensors(problem: Problem) -> None:
         raise ValueError(f"query must be floating, got {problem.query.dtype}")
     if problem.columns != plan.columns:
         raise ValueError(f"columns must be the plan's, {plan.columns}, got {problem.columns}")
-    for name in ("label_keys", "label_queries", "vectors"):
+    for name in ("label_queries", "vectors"):
         if getattr(problem, name) is not None:
-            raise ValueError(f"{name} must be None over all pairs, where it is part of by_query, by_key")
+            raise ValueError(f"{name} must be None over all pairs, got a tensor")
     shapes = [
         ("query", problem.query, (batch, heads, plan.q_len, size)),
         ("key", key, (batch, kv_heads, plan.k_len, size)),
@@ -40,17 +40,24 @@ def check_tensors(problem: Problem) -> None:
     ]
     biases = problem.label_biases
     if biases is not None:
-        shapes.append(("label_biases", biases, (plan.columns,) if biases.dim() == 1 else (heads, plan.columns)))
-    table = problem.label_values
-    if table is not None:
-        wanted = plan.columns, value.shape[-1]
-        shapes.append(("label_values", table, wanted if table.dim() == 2 else (heads, *wanted)))
-        if not problem.need_sums:
-            raise ValueError("need_sums must be True with label_values, got False")
+        rows = rows_of_tables(plan)
+        shapes.append(("label_biases", biases, (rows,) if biases.dim() == 1 else (heads, rows)))
+    tables = ("label_keys", problem.label_keys, size), ("label_values", problem.label_values, value.shape[-1])
+    for name, table, width in tables:
+        if table is not None:
+            wanted = rows_of_tables(plan), width
+            shapes.append((name, table, wanted if table.dim() == 2 else (heads, *wanted)))
+    if problem.label_values is not None and not problem.need_sums:
+        raise ValueError("need_sums must be True with label_values, got False")
     _check_operands(problem, shapes, problem.query.dtype)
-    if biases is not None and problem.by_query is not None:
-        raise ValueError("by_query must be None with label_biases, got a tensor")
+    if problem.by_query is not None and (biases is not None or problem.label_keys is not None):
+        raise ValueError("by_query must be None with label_biases or label_keys, got a tensor")
     _check_options(problem)
+
+
+def rows_of_tables(plan: LabelPlan) -> int:
+    """How many rows a table has: a row of zeros after each part's labels, but not if there is one part."""
+    return plan.columns - 1 if len(plan.parts) == 1 else plan.columns
 
 
 def _check_operands(

@@ -194,6 +194,13 @@ template <class T> void load_part(const Part& part, int64_t number, T* into, con
   else std::fill_n(mine + GUARD, part.num_labels, T(0));
 }
 
+// The row of biases of one head, with a number for each column: `into`, which has room for it.
+template <class T> const T* biases_of(const Problem& p, int64_t head, T* into) {
+  std::copy_n(row_of<T>(p.label_biases, 0, head, 0), p.label_rows, into);
+  std::fill(into + p.label_rows, into + p.columns, T(0));
+  return into;
+}
+
 // The sum by one label over the lanes.
 template <class T> T total_of(const T* ids, int64_t width, int64_t id) {
   static_assert(LANES == 4, "adds four lanes");

@@ -17,7 +17,7 @@ template <class T> class PairBiases {
 
   // -inf for a pair that does not attend.
   void write() {
-    const T* from = row_of<T>(p_.label_biases, 0, head_, 0);
+    const T* from = biases_of(p_, head_, room_ + at_.by_query);
     T* table = room_ + at_.table;
     for (int64_t part = 0; part < p_.num_parts; part++) load_part(p_.parts[part], part, table, from, -INF<T>);
     for (int64_t i = 0; i < p_.q_len; i++) {

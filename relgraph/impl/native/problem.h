@@ -68,13 +68,15 @@ struct Problem {
   Tensor query, key, value;
   Tensor by_query;  // B; data is null without it
   Tensor by_key;    // C transposed, [batch, heads, columns, k_len]
-  // b, which all queries share, in the place of B: [1, heads, 1, columns]. If batch rows share their labels too, the
+  // The vectors that labels add to keys, [label_rows, size], in the place of B, shared by the heads or one set per head.
+  Tensor label_keys;
+  // b, which all queries share: [1, heads, 1, label_rows]. Without label_keys, and if batch rows share their labels, the
   // biases of all pairs, [1, heads, q_len, k_len], may be written out once for all of them.
   Tensor label_biases, pair_biases;
-  // The vectors that labels add to values, [columns, value_size], shared by the heads or one set per head. In backward
-  // also their transpose, [value_size, columns in the order of a table's row in memory], and the gradient of the output
-  // in the type of sums.
+  // The vectors that labels add to values, [label_rows, value_size]. In backward also their transpose, [value_size,
+  // columns in the order of a table's row in memory], and the gradient of the output in the type of sums.
   Tensor label_values, turned_label_values, d_output;
+  int64_t label_rows;  // the columns; of one part without the last one, which is of zeros
   const void* mask;
   int64_t mask_kind;  // 0 none, 1 bool, 2 added
   int64_t mask_strides[4];

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from relgraph import score
-from relgraph.impl.native.check import check_plan
+from relgraph.impl.native import build
+from relgraph.impl.native.check import check_plan, rows_of_tables
 from relgraph.impl.native.structs import CPart, CProblem, CTensor
 from relgraph.impl.problem import Problem
 from relgraph.plan import DistanceIds, LabelPlan, Part, encode
@@ -22,6 +23,19 @@ SCORES = 1 << 18
 
 MOST_ROWS, FEWEST_ROWS = 64, 8
 """Bounds on the rows of a block; both are even, because bfloat16 products take pairs of rows."""
+
+PANEL, FEWEST_KEYS = 512, 512
+"""Keys per panel. With fewer keys float32 uses no panels, because keys must be transposed before they enter panels."""
+
+STEP = 64
+"""Without panels oneDNN's product sums values in float32, for multiples of this many keys and whole blocks of rows.
+
+It writes machine code for every shape that it meets, so the number of shapes must not grow with the number of keys;
+BLAS computes the rest.
+"""
+
+FEWEST_QUERIES = {torch.float32: 96, torch.bfloat16: 24}
+"""With fewer queries than this, BLAS is faster than panels, in bfloat16 after a conversion to float32."""
 
 FARTHEST = 1 << 61
 """The bound on offsets: beyond it all keys are equally far, and sums of offsets and lengths fit into 64 bits."""
@@ -100,7 +114,7 @@ class PlanStructs(KeepsAlive):
             num_parts=len(parts), parts=parts, blocks=self.numbers(table), num_blocks=len(found), block_rows=rows,
             block_ptr=self.numbers(ptr), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
             run_graphs=self.numbers([*order]),
-            q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns,
+            q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns, label_rows=rows_of_tables(plan),
         )  # fmt: skip
         if plan.q_ptr is not None and plan.k_ptr is not None:
             self.filled.graphs = len(queries)
@@ -133,6 +147,70 @@ def _goes_up(ids: Sequence[int]) -> bool:
     return all(id_ >= 0 and id_ == ids[0] + s for s, id_ in enumerate(ids))
 
 
+_TERMS = ("by_query", "by_key", "label_keys", "label_values", "label_biases")
+_OPERANDS = ("query", "key", "value", *_TERMS)
+
+
+class _Form(KeepsAlive):
+    """What all problems of one form share: a struct without addresses of operands, masks and outputs.
+
+    Attributes:
+        filled: the struct.
+        layout: the part that follows from the labels.
+        given: the place and the name of each operand that has elements.
+    """
+
+    def __init__(self, problem: Problem, operands: Sequence[Tensor | None], layout: PlanStructs, *, half: bool) -> None:
+        super().__init__()
+        self.layout = layout
+        self.filled = struct = CProblem.from_buffer_copy(layout.filled)
+        heads = problem.query.shape[1]
+        struct.bytes, struct.half = problem.dtype.itemsize, int(half)
+        struct.heads, struct.kv_heads = heads, problem.key.shape[1]
+        struct.size, struct.value_size = problem.query.shape[3], problem.value.shape[3]
+        struct.scale = problem.scale
+        self.given: list[tuple[int, str]] = []
+        for at, (name, x) in enumerate(zip(_OPERANDS, operands, strict=True)):
+            if x is None or x.numel() == 0:
+                continue
+            self.given.append((at, name))
+            shown = x if x.dim() == 4 else for_all_heads(x if name != "label_biases" else x[..., None, :], heads)
+            setattr(struct, name, CTensor(0, *shown.stride()[:3]))
+        kind, struct.score_parameter = score.encode(problem.score)
+        struct.score_kind = int(kind) + 1
+        self._products(problem)
+
+    def _products(self, problem: Problem) -> None:
+        """Which products of torch the kernels use, and how they divide the keys for them."""
+        struct, found = self.filled, build.kernels().found
+        struct.parallel, struct.gemm = found.parallel, found.gemm[struct.bytes]
+        single = struct.bytes == 4 and not struct.half and not _few(problem) and found.blocked is not None
+        if struct.half or single:
+            struct.blocked, struct.blocked_half, struct.release = found.blocked, found.blocked_half, found.release
+        if single:
+            struct.step = STEP
+        if struct.half or (single and struct.k_len >= FEWEST_KEYS):
+            struct.panel = min(PANEL, max(-(-struct.k_len // 64), 1) * 64)
+            struct.panels = -(-struct.k_len // struct.panel)
+
+
+def _few(problem: Problem) -> bool:
+    """Whether there are too few queries for products by panels."""
+    return problem.plan.q_ptr is not None or problem.query.shape[2] < FEWEST_QUERIES.get(problem.query.dtype, 0)
+
+
+def _multiplies_half(problem: Problem) -> bool:
+    """Whether the kernels multiply numbers in bfloat16."""
+    even = problem.query.shape[3] % 2 == 0 and problem.value.shape[3] % 2 == 0
+    half = problem.query.dtype is torch.bfloat16 and even and not _few(problem)
+    return half and build.kernels().found.blocked_half is not None
+
+
+def for_all_heads(x: Tensor, heads: int) -> Tensor:
+    """A table ``[R, size]``, which serves all heads, or ``[H, R, size]`` as ``[1, H, R, size]``."""
+    return x.expand(1, heads, *x.shape[-2:])
+
+
 class ProblemStructs(KeepsAlive):
     """A problem's struct without outputs, and the tensors that it points to.
 
@@ -141,49 +219,46 @@ class ProblemStructs(KeepsAlive):
         layout: the part that it shares with other problems of these labels.
     """
 
-    def __init__(self, problem: Problem, *, half: bool) -> None:
+    def __init__(self, problem: Problem) -> None:
         super().__init__()
-        batch, heads = problem.query.shape[:2]
-        self.layout: PlanStructs = problem.memo.once(("native", batch), lambda: PlanStructs(problem.plan, batch))
-        dtype = problem.dtype
-        given = torch.bfloat16 if half else dtype
-        self.struct = struct = CProblem.from_buffer_copy(self.layout.filled)
-        struct.bytes, struct.half = dtype.itemsize, int(half)
-        struct.heads, struct.kv_heads = heads, problem.key.shape[1]
-        struct.size, struct.value_size = problem.query.shape[3], problem.value.shape[3]
-        struct.query, struct.key, struct.value = (
-            self.tensor(dense_rows(x, given)) for x in (problem.query, problem.key, problem.value)
-        )
-        struct.by_query = self.tensor(None if problem.by_query is None else dense_rows(problem.by_query, dtype))
-        struct.by_key = self.tensor(None if problem.by_key is None else problem.by_key.transpose(2, 3).contiguous())
-        biases = problem.label_biases
-        if biases is not None:
-            struct.label_biases = self.tensor(biases.contiguous().expand(1, heads, -1)[:, :, None])
-        struct.label_values = self.table(problem.label_values)
-        struct.scale = problem.scale
-        self._masks(problem, dtype)
+        dtype, half = problem.dtype, _multiplies_half(problem)
+        given, by_key = torch.bfloat16 if half else dtype, problem.by_key
+        operands = [dense_rows(x, given) for x in (problem.query, problem.key, problem.value)]
+        operands.append(None if problem.by_query is None else dense_rows(problem.by_query, dtype))
+        operands.append(None if by_key is None else by_key.transpose(2, 3).contiguous())
+        for x in (problem.label_keys, problem.label_values, problem.label_biases):
+            operands.append(None if x is None else x.contiguous())
+        form = tuple([None if x is None else (x.shape, x.stride()) for x in operands])
+        key = "native", half, dtype, problem.query.dtype, problem.scale, problem.score, form
+        made: _Form = problem.memo.once(key, lambda: self._form(problem, operands, half=half))
+        self.layout = made.layout
+        self.struct = struct = CProblem.from_buffer_copy(made.filled)
+        struct.threads = torch.get_num_threads()
+        self._kept += operands
+        for at, name in made.given:
+            getattr(struct, name).data = operands[at].data_ptr()  # pyright: ignore[reportOptionalMemberAccess]
+        if problem.mask is not None or problem.dropout_p > 0.0:
+            self._masks(problem, dtype)
         if problem.causal is not None:
             struct.causal = 1
             struct.causal_offsets, struct.causal_step = self.offsets(problem.causal)
-        kind, struct.score_parameter = score.encode(problem.score)
-        struct.score_kind = int(kind) + 1
 
-    def table(self, x: Tensor | None) -> ctypes.Structure:
-        """A table ``[R, size]``, which serves all heads, or ``[H, R, size]``."""
-        return self.tensor(None if x is None else x.contiguous().expand(1, self.struct.heads, *x.shape[-2:]))
+    def _form(self, problem: Problem, operands: Sequence[Tensor | None], *, half: bool) -> _Form:
+        batch = problem.query.shape[0]
+        layout = problem.memo.once(("native", batch), lambda: PlanStructs(problem.plan, batch))
+        return _Form(problem, operands, layout, half=half)
 
     def turned_table(self, x: Tensor, plan: LabelPlan) -> ctypes.Structure:
         """A table's transpose, ``[size, width]``, its columns as the kernels read a row of numbers by label.
 
         Each part begins with the ids -2 and -1; the width is a multiple of 16.
         """
-        columns, width = plan.columns, plan.columns + len(plan.parts)
+        width = plan.columns + len(plan.parts)
         turned = x.new_zeros(*x.shape[:-2], x.shape[-1], -(-width // 16) * 16)
         for number, (start, size) in enumerate(zip(plan.starts, plan.num_labels, strict=True)):
             at = start + number + 2
             turned[..., at : at + size] = x[..., start : start + size, :].transpose(-1, -2)
-        assert x.shape[-2] == columns
-        return self.table(turned)
+        return self.tensor(for_all_heads(turned, self.struct.heads))
 
     def _masks(self, problem: Problem, dtype: torch.dtype) -> None:
         struct, mask = self.struct, problem.mask
