@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.call import Answer, AttentionAux, Call, LabelsLike, Options, Table, check_call, check_read
+from relgraph.call import Answer, AttentionAux, Call, Given, LabelsLike, Options, Table, check_call, check_read
 from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.region import hook_for
-from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl import IMPLEMENTATIONS, prepared
 from relgraph.impl.rule import choose
 
 
@@ -180,11 +180,14 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
         return output, aux if need_lse else aux._replace(lse=None)
     if need_lse is not False:
         check.boolean("need_lse", need_lse)
-    call = check_call(given)
-    check_read(call, given)
-    answer = answer_to(call, given.get("impl"))
+    form, query = prepared.form_of(given), given["query"]
+    answer = None if form is None else prepared.answer(form, given)
+    if answer is None:
+        call = check_call(given)
+        check_read(call, given)
+        answer, query = answer_to(call, given.get("impl"), given, form), call.query
     packed = given["query"].dim() == 3
-    return to_caller(answer, call, packed), aux_of(answer, packed, need_lse=need_lse)
+    return to_caller(answer, query, packed), aux_of(answer, packed, need_lse=need_lse)
 
 
 _NOTHING = AttentionAux()
@@ -203,9 +206,14 @@ def aux_of(answer: Answer, packed: bool, *, need_lse: bool) -> AttentionAux:
     return AttentionAux(weights, single, lse)
 
 
-def answer_to(call: Call, impl: str | None) -> Answer:
-    """The answer of the implementation that the caller named, or of the one that the rule chooses."""
+def answer_to(call: Call, impl: str | None, given: Given | None = None, form: Any = None) -> Answer:
+    """The answer of the implementation that the caller named, or of the one that the rule chooses.
+
+    With the form of the call, the next one of this form finds it prepared.
+    """
     name = choose(call, impl)
+    if given is not None and form is not None:
+        prepared.remember(form, given, call, name)
     device = call.query.device.type
     if check.autocast_dtype(device) is None:
         return IMPLEMENTATIONS[name](call)
@@ -213,7 +221,7 @@ def answer_to(call: Call, impl: str | None) -> Answer:
         return IMPLEMENTATIONS[name](call)
 
 
-def to_caller(answer: Answer, call: Call, packed: bool) -> Tensor:
+def to_caller(answer: Answer, query: Tensor, packed: bool) -> Tensor:
     """The output in the dtype of the query, packed if the query was."""
-    output = answer.output.to(call.query.dtype)
+    output = answer.output.to(query.dtype)
     return output.squeeze(0).transpose(0, 1) if packed else output

@@ -107,9 +107,9 @@ def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[T
         impl = "edges"
     name = choose(call, impl)
     if name != "edges":
-        return to_caller(IMPLEMENTATIONS[name](call), call, packed=True)
+        return to_caller(IMPLEMENTATIONS[name](call), call.query, packed=True)
     answer, weights = attend_edges(call)
-    output = to_caller(answer, call, packed=True)
+    output = to_caller(answer, call.query, packed=True)
     if not need_weights:
         return output
     csr = call.plan.parts[0].csr

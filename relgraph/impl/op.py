@@ -109,34 +109,51 @@ _WITHOUT_GRADIENT = {"keep", "seed", "offset"}
 _OUTPUTS = len(Outputs._fields)
 
 
-def run(
+def run(call: Call, kernels: str, *, recorded: bool = True, **how: Any) -> Outputs:
+    """The primitive by the kernels of this name.
+
+    Args:
+        call: the checked call.
+        kernels: the name that :func:`plug` was given.
+        recorded: whether compiled code may record the kernels in a CUDA graph; not if they wait for the device.
+        how: the other arguments of :func:`flat`.
+
+    Returns:
+        Outputs; the sums that are not needed are None or empty. Label mass is ``mass`` under dropout, else
+        ``sums``.
+    """
+    tensors, header = flat(call, **how)
+    code = call.score.code
+    assert code is not None  # implementations refuse other scores
+    if _KERNELS[kernels].direct and unwatched(tensors):
+        named = None if call.score is score.DOT else cast("score.Named", call.score)
+        return direct(kernels, tensors, (call.plan, header, call.scale, call.dropout_p, named, memo_of(call.plan)))
+    plan, ints = encode(call.plan)
+    ints = [*header, *ints]
+    attend = torch.ops.relgraph.attend if recorded else torch.ops.relgraph.attend_unrecorded
+    return Outputs(*attend(*tensors, plan, ints, call.scale, call.dropout_p, list(code), kernels))
+
+
+def flat(
     call: Call,
-    kernels: str,
     *,
     columns: int,
     need_sums: bool,
     seed_device: torch.device | None = None,
     vectors_in_score: bool = False,
     vectors_in_value: bool = False,
-    recorded: bool = True,
     **terms: Tensor | None,
-) -> Outputs:
-    """The primitive by the kernels of this name.
+) -> tuple[tuple[Tensor | None, ...], list[int]]:
+    """The tensors of a call's problem, in the order of the op, and its numbers and flags.
 
     Args:
         call: the checked call.
-        kernels: the name that :func:`plug` was given.
         columns: width of B, C and the sums.
         need_sums: whether the value term needs P.
         seed_device: the device on which a seed for dropout is drawn; the CPU by default.
         vectors_in_score: as in :class:`~relgraph.impl.problem.Problem`.
         vectors_in_value: as there.
-        recorded: whether compiled code may record the kernels in a CUDA graph; not if they wait for the device.
         terms: tensors that the implementation made of tables and edge vectors, by their names in the problem.
-
-    Returns:
-        Outputs; the sums that are not needed are None or empty. Label mass is ``mass`` under dropout, else
-        ``sums``.
     """
     dropped, grows = call.dropout_p > 0.0, torch.is_grad_enabled()
     seed = None
@@ -157,30 +174,19 @@ def run(
         "mask_gradient": grows and mask is not None and mask.requires_grad,
         "vectors_gradient": grows and vectors is not None and vectors.requires_grad,
     }  # fmt: skip
-    tensors, flags = tuple(map(by_name.get, _TENSORS)), map(by_name.__getitem__, _FLAGS)
-    header = [fixed, columns, *map(int, flags)]
-    code, numbers = call.score.code, (call.scale, call.dropout_p)
-    assert code is not None  # implementations refuse other scores
-    if _KERNELS[kernels].direct and unwatched(tensors):
-        rest = (
-            call.plan,
-            header,
-            *numbers,
-            None if call.score is score.DOT else cast("score.Named", call.score),
-            memo_of(call.plan),
-        )
-        there, needs_gradient = [], False
-        for x in tensors:
-            if x is not None:
-                there.append(x)
-                needs_gradient = needs_gradient or x.requires_grad
-        if needs_gradient and grows:
-            return Outputs(*_Direct.apply((kernels, rest, [x is not None for x in tensors]), *there))
-        return _KERNELS[kernels].forward(_problem(tensors, *rest))
-    plan, ints = encode(call.plan)
-    ints = [*header, *ints]
-    attend = torch.ops.relgraph.attend if recorded else torch.ops.relgraph.attend_unrecorded
-    return Outputs(*attend(*tensors, plan, ints, *numbers, list(code), kernels))
+    return tuple(map(by_name.get, _TENSORS)), [fixed, columns, *map(int, map(by_name.__getitem__, _FLAGS))]
+
+
+def direct(kernels: str, tensors: Sequence[Tensor | None], rest: tuple[Any, ...]) -> Outputs:
+    """The primitive without the op; ``rest`` is what :func:`problem_of` takes."""
+    there, needs_gradient = [], False
+    for x in tensors:
+        if x is not None:
+            there.append(x)
+            needs_gradient = needs_gradient or x.requires_grad
+    if needs_gradient and torch.is_grad_enabled():
+        return Outputs(*_Direct.apply((kernels, rest, [x is not None for x in tensors]), *there))
+    return _KERNELS[kernels].forward(problem_of(tensors, *rest))
 
 
 def _with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
@@ -198,7 +204,7 @@ _FORWARD = f"({_ARGUMENTS}, {_TAIL}) -> ({', '.join(['Tensor'] * _OUTPUTS)})"
 _BACKWARD = f"(Tensor[] grads, Tensor[] saved, bool[] given, {_TAIL}) -> Tensor[]"
 
 
-def _problem(
+def problem_of(
     tensors: Sequence[Any],
     plan: LabelPlan,
     header: Sequence[int],
@@ -207,7 +213,7 @@ def _problem(
     named: score.Named | None,
     plan_key: Any,
 ) -> Problem:
-    """The problem of these tensors, with options as :func:`run` lists them."""
+    """The problem of tensors, numbers and flags as :func:`flat` gives them."""
     fixed, columns, is_causal, *flags = header
     *operands, offset = tensors
     causal = (fixed if offset is None else offset) if is_causal else None
@@ -220,7 +226,7 @@ def _decoded(
 ) -> Problem:
     """The problem, rebuilt from the flat arguments of the op."""
     header, plan_ints = ints[: len(_HEADER)], ints[len(_HEADER) :]
-    return _problem(tensors, decode(plan, plan_ints), header, scale, p, score.decode(named), (plan, plan_ints))
+    return problem_of(tensors, decode(plan, plan_ints), header, scale, p, score.decode(named), (plan, plan_ints))
 
 
 def _checked(kernels: str, problem: Problem) -> Problem:
@@ -404,7 +410,7 @@ class _Direct(torch.autograd.Function):
     def forward(ctx: Any, what: tuple[Any, ...], *there: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         kernels, rest, ctx.there = what
         tensors = _fill(there, ctx.there)
-        outputs = _KERNELS[kernels].forward(_problem(tensors, *rest))
+        outputs = _KERNELS[kernels].forward(problem_of(tensors, *rest))
         ctx.needed = _needed(rest[1], _keeps_plain(kernels, tensors))
         ctx.save_for_backward(*tensors, *_at_needed(outputs, ctx.needed))
         ctx.set_materialize_grads(False)
@@ -424,7 +430,7 @@ class _Direct(torch.autograd.Function):
             options = [*header, *ints], scale, p, list(score.encode(named)), ctx.kernels
             there = [x for x in saved if x is not None]
             return None, *compress(_differentiate(given, there, used, plan_tensors, options), ctx.there)
-        problem, outputs = _problem(saved[: len(_TENSORS)], *ctx.rest), Outputs(*saved[len(_TENSORS) :])
+        problem, outputs = problem_of(saved[: len(_TENSORS)], *ctx.rest), Outputs(*saved[len(_TENSORS) :])
         found = [g for g in _KERNELS[ctx.kernels].backward(problem, outputs, Outputs(*used)) if g is not None]
         return None, *compress(_at_places(found, given, header), ctx.there)
 

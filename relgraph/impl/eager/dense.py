@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relgraph.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
+from relgraph.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import (
     add_value_tables,
     attend_mask,
@@ -19,7 +20,7 @@ from relgraph.impl.terms import (
     with_zero_row,
 )
 from relgraph.plan import DEAD, EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs, memo_of
-from relgraph.score import Compatibility
+from relgraph.score import DOT, Compatibility
 
 NUMBERS_PER_SCORE = 8
 """Numbers per score that forward and backward hold at a time: 6.3 at most, measured, and some room."""
@@ -27,13 +28,59 @@ NUMBERS_PER_SCORE = 8
 
 def attend(call: Call) -> Answer:
     """Attention with every score in memory at once."""
-    dtype = accumulation_dtype(call.query.dtype)
-    heads = call.query.shape[1]
-    query, key, value = call.query.to(dtype), call.key.to(dtype), call.value.to(dtype)
-    sizes = call.plan.num_labels
-    labels = _ids_of(call.plan, query.device)
-    keys, values = repeat_heads(key, heads), repeat_heads(value, heads)
+    dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
+    labels = _ids_of(call.plan, call.query.device)
     edges = None if call.edge is None else _Edges(call, call.edge, dtype)
+    weights, lse = _weights(call, labels, edges, None)
+    dropped = drop(call, weights) if call.dropout_p else weights
+    values = repeat_heads(call.value.to(dtype), call.query.shape[1])
+    output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
+    if has_value_tables(call.tables):
+        output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
+    if edges is not None and edges.value is not None:
+        output = output + edges.sums(dropped) @ edges.value.transpose(-1, -2)
+    mass = split_mass(_sum_by_label(labels, weights), sizes) if call.need_mass else None
+    return Answer(output, lse, mass, weights if call.need_weights else None)
+
+
+def outputs(problem: Problem) -> Outputs:
+    """The result of a kernel's forward over all pairs; the second derivative of compiled kernels goes through it."""
+    plan, tables = problem.plan, []
+    for start, size in zip(plan.starts, plan.num_labels, strict=True):
+        of_part = slice(start, start + size)
+        rows, biases = problem.by_query, problem.label_biases
+        keys, values = (
+            None if x is None else x[..., of_part, :] for x in (problem.label_keys, problem.label_values)
+        )  # fmt: skip
+        biases, rows = (None if x is None else x[..., of_part] for x in (biases, rows))
+        tables.append(Tables(keys, values, None, biases, rows))
+    seed, causal = problem.seed, problem.causal
+    call = Call(
+        problem.query, problem.key, problem.value, plan, tuple(tables), problem.scale, problem.mask,
+        causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep,
+        score=DOT if problem.score is None else problem.score, dropout_origin=problem.origin,
+        dropout_seed=None if seed is None else seed.reshape(-1)[0],
+    )  # fmt: skip
+    labels = _ids_of(plan, problem.query.device)
+    weights, lse = _weights(call, labels, None, problem.by_key)
+    dropped = drop(call, weights) if call.dropout_p else weights
+    sums, output = (
+        _sum_by_label(labels, dropped),
+        dropped @ repeat_heads(problem.value.to(problem.dtype), weights.shape[1]),
+    )
+    if has_value_tables(tables):
+        output = add_value_tables(output, sums, tables, plan.num_labels)
+    return Outputs(output, lse, sums, _sum_by_label(labels, weights) if problem.need_mass else None)
+
+
+def _weights(
+    call: Call, labels: list[_PartIds], edges: _Edges | None, by_key: Tensor | None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The weights of all pairs before dropout, and the log-sum-exp of rows; C may be given."""
+    dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
+    heads = call.query.shape[1]
+    query, key = call.query.to(dtype), call.key.to(dtype)
+    keys = repeat_heads(key, heads)
     if call.score.additive:
         scores = _additive(call, call.score, query, keys, labels, edges) * call.scale
         by_query = score_tables(query, [tables._replace(key=None) for tables in call.tables], sizes, call.scale, dtype)
@@ -45,7 +92,8 @@ def attend(call: Call) -> Answer:
             scores = edges.added(scores, edges.dots(query @ edges.key))
         scores = scores * call.scale
         by_query = score_tables(query, call.tables, sizes, call.scale, dtype)
-    by_key = query_tables(key, heads, call.tables, sizes, call.scale, dtype)
+    if by_key is None:
+        by_key = query_tables(key, heads, call.tables, sizes, call.scale, dtype)
     allowed = attend_mask(call)
     start = 0
     for ids in labels:
@@ -62,15 +110,7 @@ def attend(call: Call) -> Answer:
         scores = scores + call.mask.to(dtype)
     if allowed is not None:
         scores = scores.masked_fill(~allowed, float("-inf"))
-    weights, lse = softmax_rows(scores)
-    dropped = drop(call, weights) if call.dropout_p else weights
-    output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
-    if has_value_tables(call.tables):
-        output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
-    if edges is not None and edges.value is not None:
-        output = output + edges.sums(dropped) @ edges.value.transpose(-1, -2)
-    mass = split_mass(_sum_by_label(labels, weights), sizes) if call.need_mass else None
-    return Answer(output, lse, mass, weights if call.need_weights else None)
+    return softmax_rows(scores)
 
 
 def _additive(

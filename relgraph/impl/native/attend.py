@@ -10,10 +10,11 @@ from torch import Tensor
 
 from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.impl import op
+from relgraph.impl.eager import dense
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
-from relgraph.impl.native.problem import ProblemStructs, dense_rows
+from relgraph.impl.native.problem import ProblemStructs, dense_rows, laid_out_as
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
 
@@ -93,7 +94,7 @@ def _query_tables(call: Call, dtype: torch.dtype) -> Tensor | None:
 def _forward(problem: Problem) -> Outputs:
     run = _Run(problem)
     dtype, rows = problem.dtype, problem.query.shape[:3]
-    output = torch.empty(*rows, problem.value.shape[3], dtype=dtype)
+    output = laid_out_as(problem.query, problem.value.shape[3], dtype)
     lse = torch.empty(rows, dtype=dtype)
     sums, mass = (
         torch.empty(*rows, problem.columns, dtype=dtype) if needed else torch.empty(0, dtype=dtype)
@@ -111,8 +112,11 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     dtype, (batch, heads) = problem.dtype, problem.query.shape[:2]
     struct, held = run.struct, run.held
     splits = struct.splits = 1 if struct.pair_biases.data else run.splits()
-    dq = torch.empty(problem.query.shape, dtype=dtype)
-    dk, dv = (torch.empty(splits, *x.shape, dtype=dtype) for x in (problem.key, problem.value))
+    dq = laid_out_as(problem.query, problem.query.shape[3], dtype)
+    if splits == 1:
+        dk, dv = (laid_out_as(x, x.shape[3], dtype)[None] for x in (problem.key, problem.value))
+    else:
+        dk, dv = (torch.empty(splits, *x.shape, dtype=dtype) for x in (problem.key, problem.value))
     db = dc = None
     if problem.by_query is not None or problem.label_keys is not None:
         db = torch.empty(*problem.query.shape[:3], problem.columns, dtype=dtype)
@@ -153,15 +157,15 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     by_key = None if dc is None else _joined(dc).transpose(2, 3)
     if keys is not None and db is not None:
         of_keys = _of_table(db, problem.query.to(dtype), keys).mul_(problem.scale)
-        of_biases, db = db, None
+        of_biases, db = None if biases is None else db, None
     if biases is not None and of_biases is not None:
         of_biases = of_biases.sum((0, 2) if biases.dim() == 2 else (0, 1, 2))[..., : biases.shape[-1]]
     return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, of_biases]
 
 
 op.plug(
-    "native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", direct=True,
-    check=check_tensors,
+    "native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", twin=dense.outputs,
+    direct=True, check=check_tensors,
 )  # fmt: skip
 
 

@@ -57,6 +57,10 @@ class KeepsAlive:
         own = set(map(id, encode(plan)[0]))
         self._kept = [x for x in self._kept if id(x) not in own]
 
+    def numbers_kept(self) -> list[Any]:
+        """All that is kept but tensors."""
+        return [x for x in self._kept if not isinstance(x, Tensor)]
+
     def long(self, x: Tensor) -> int:
         """The address of ``x`` as int64."""
         return self.address(as_long(x))
@@ -273,6 +277,14 @@ class ProblemStructs(KeepsAlive):
         elif problem.dropout_p > 0.0:
             assert problem.seed is not None
             struct.seed, struct.origin[:] = int(problem.seed.reshape(-1)[0]), problem.origin
+
+
+def laid_out_as(x: Tensor, size: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Room for ``[B, H, N, size]``, in memory ``[B, N, H, size]`` if ``x`` has that order, as layers give it."""
+    batch, heads, rows, _ = x.shape
+    if heads > 1 and x.stride(1) < x.stride(2):
+        return x.new_empty(batch, rows, heads, size, dtype=dtype).transpose(1, 2)
+    return x.new_empty(batch, heads, rows, size, dtype=dtype)
 
 
 def dense_rows(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,58 @@
+"""Calls of a form that came before: what follows from the form was worked out then, and is kept with the labels.
+
+The form of a call is all that its checks, the rule and the kernels' struct depend on: shapes, strides, dtypes and
+flags, but no element of a tensor. A small call takes less time than to work these out again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relgraph.call import Answer, Call, Given
+from relgraph.impl.native.prepared import Prepared
+from relgraph.labels.memory import plain_code
+from relgraph.labels.naming import KINDS
+from relgraph.plan import lower, memo_of
+
+_BY_VALUE = {"q_offset", "edge_attr"}
+"""Arguments whose elements are checked, or counted."""
+
+
+def form_of(given: Given) -> tuple[Any, ...] | None:
+    """The form of a call on the CPU; None if more than that decides how it is checked and answered."""
+    labels = given["labels"]
+    if type(labels) not in KINDS or not plain_code() or torch.is_autocast_enabled("cpu"):
+        return None
+    form: list[Any] = [torch.is_grad_enabled(), torch.get_num_threads()]
+    if given.get("is_causal", False) is not False:  # labels may give the offset of causal order, or not
+        form.append(labels.offsets)
+    for name, x in given.items():
+        kind = type(x)
+        if kind is Tensor or kind is nn.Parameter:
+            if not x.is_cpu or x.layout != torch.strided or x.is_neg() or name in _BY_VALUE:
+                return None
+            form.append((name, x.shape, x.stride(), x.dtype, x.requires_grad))
+        elif x is None or kind in (bool, int, float, str):
+            form.append((name, kind, x))
+        elif x is not labels:
+            return None
+    return tuple(form)
+
+
+def answer(form: tuple[Any, ...], given: Given) -> Answer | None:
+    """The answer to a call of this form; None if no call of it came before."""
+    plan = lower(given["labels"])
+    try:
+        ready: Prepared | None = memo_of(plan).found.get(form)
+    except TypeError:  # offsets that are tensors have no hash
+        return None
+    return None if ready is None else ready.answer(given, plan)
+
+
+def remember(form: tuple[Any, ...], given: Given, call: Call, impl: str) -> None:
+    """Keep what was worked out for a call, if the next one of this form can use it."""
+    if impl == "native" and Prepared.fits(call):
+        memo_of(call.plan).once(form, lambda: Prepared(call, given))
