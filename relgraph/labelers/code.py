@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler
+from relgraph.labelers.base import GraphLabeler
 from relgraph.labelers.graph.edge_type import check_others, edge_labels, why_others_labeled
 from relgraph.labels import EdgeLabels
 from relgraph.labels.edge import DUPLICATES
@@ -26,7 +26,7 @@ NEXT_USE = len(GREAT_TYPES)  # an edge type of Python source that GREAT does not
 
 @final
 @dataclass(frozen=True, repr=False)
-class CodeRelations(Labeler):
+class CodeRelations(GraphLabeler):
     """GREAT's labels of a program's graph: id 2t for an edge of type t, and 2t + 1 for the same edge the other way.
 
     For id 2t the query is the edge's target and the key its source, as everywhere in relgraph; for id 2t + 1 it is the
@@ -84,19 +84,6 @@ class CodeRelations(Labeler):
         return why_others_labeled(self.attend, self.default)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
-        """The labels of a program, or of a packed batch.
-
-        Args:
-            graph: its ``edge_type`` counts :data:`~relgraph.labelers.GREAT_TYPES` from 0; edges of type 11 are left
-                out.
-
-        Returns:
-            Edge labels; id 2t is called ``"T"``, id 2t + 1 ``"T⁻¹"``, for the t-th type T.
-
-        Raises:
-            TypeError: ``graph`` is not a Graph.
-            ValueError: missing edge types or one above 11, or several edges of one pair with ``duplicates="error"``.
-        """
         types = check_graph(graph).edge_type
         if types is None:
             raise ValueError(f"graph must have edge_type, as there are {len(GREAT_TYPES)} types, got None")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import Clip, as_clip, two_clips, unusual, why_all_labeled
+from relgraph.labelers.base import Clip, as_clip, two_clips, why_all_labeled
 from relgraph.labelers.sequence.positions import checked_positions, distances
 from relgraph.labelers.sequence.rows import ByDifference
 from relgraph.labels import DenseLabels
@@ -209,10 +209,6 @@ class Grid(GridLabeler):
                 raise ValueError(
                     f"{names} must be at most {clip} {axis} apart for {self!r}, which shares no label, got {farthest}"
                 )
-
-    def __repr__(self) -> str:
-        options = unusual(self, extra_tokens=0, beyond="clip")
-        return f"Grid({self.clip}{options})"
 
 
 @dataclass(frozen=True, repr=False)

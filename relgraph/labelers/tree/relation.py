@@ -146,6 +146,3 @@ class UpDown(AllPairsLabeler):
         most_up, most_down = two_clips(self.clip)
         ids = up.clamp(max=most_up) * (most_down + 1) + down.clamp(max=most_down)
         return label_pairs(graph, torch.where(up < 0, self.num_labels - 1, ids), self.num_labels)
-
-    def __repr__(self) -> str:
-        return f"UpDown({self.clip}{unusual(self, forest=False)})"
