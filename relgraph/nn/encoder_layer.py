@@ -15,17 +15,7 @@ from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Names
-from relgraph.nn.layer_parts import (
-    Activation,
-    Layer,
-    check_batch_first,
-    check_input,
-    check_place,
-    check_sizes,
-    make_attention,
-    residual,
-)
-from relgraph.nn.table import check_label_names
+from relgraph.nn.layer_parts import Activation, Layer, check_input, check_place, check_sizes, make_attention, residual
 from relgraph.nn.tables import NumLabels, RelationTables
 
 _NAMES = Names("src", "src", "src", attn_mask="src_mask", key_padding_mask="src_key_padding_mask", width="d_model")
@@ -107,13 +97,11 @@ class RelationEncoderLayer(Layer):
         attention: RelationAttention | None = None,
     ) -> None:
         super().__init__()
-        self.register_load_state_dict_pre_hook(check_label_names)
+        self._begin(batch_first, norm_first, bias)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps, attention)
         factory = check_place(device, dtype, attention)
-        check_batch_first(batch_first)
-        self.norm_first = check.boolean("norm_first", norm_first)
         own = {"labeler": labeler, "num_labels": num_labels, "tables": tables, "impl": impl}
-        others = {"dropout": dropout, "bias": check.boolean("bias", bias), **factory}
+        others = {"dropout": dropout, "bias": bias, **factory}
         self.self_attn = make_attention("attention", attention, (d_model, nhead), own, others, _NAMES)
         self._make_steps(2, (d_model, dim_feedforward), dropout, activation, layer_norm_eps, bias, factory)
 
@@ -181,6 +169,6 @@ class RelationEncoderLayer(Layer):
             return self.dropout1(z)
 
         def feed_forward(x: Tensor) -> Tensor:
-            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+            return self.dropout2(self._feed_forward(x))
 
         return residual(src, self.norm_first, (self.norm1, attend_self), (self.norm2, feed_forward))

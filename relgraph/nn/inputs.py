@@ -196,7 +196,7 @@ def _check_labels(
             )
     elif tables is None:
         check_without_tables(name, labels, f"give the layer num_labels={labels.num_labels}")
-    elif tables.num_labels != labels.num_labels and not tables.fits(labels.num_labels):
+    elif tables.num_labels != labels.num_labels and not tables._fits(labels.num_labels):
         raise ValueError(f"{name} must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     elif labels._named is not None and not torch.compiler.is_compiling():
         tables._check_names(name, labels)
@@ -204,11 +204,7 @@ def _check_labels(
 
 
 def check_without_tables(name: str, labels: Labels, remedy: str) -> None:
-    """Raise ValueError if a pair carries an id, which a layer without tables would not look up.
-
-    Ids that cannot be inspected (compiled code, accelerators) count as carried if ``num_labels`` is above 0. The
-    message names the labels by ``name``, and ``remedy`` says what would give the layer tables.
-    """
+    """Raise ValueError if a pair has an id, which a layer without tables ignores; ``remedy`` would give it tables."""
     if not labels._carries_no_ids():
         raise ValueError(
             f"{name} must say who attends and carry no ids for a layer without tables, which would ignore them: "

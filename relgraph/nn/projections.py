@@ -44,11 +44,7 @@ def check_head_dim(width: str, embed_dim: int, count: str, num_heads: int, head_
 
 
 def adapt_state(module: Projections, state_dict: dict[str, Any], prefix: str, *_loading: Any) -> None:
-    """Let a state with packed projections load into separate ones, and the other way round.
-
-    ``rg.distributed.HeadParallel`` makes projections separate, so a checkpoint of several processes has other names
-    than a layer on one process.
-    """
+    """Let a state with packed projections load into separate ones, as HeadParallel makes them, and back."""
     for kind in ("weight", "bias"):
         packed = f"{prefix}in_proj_{kind}"
         parts = [f"{prefix}{name[0]}_proj_{kind}" for name in _INPUTS]
@@ -66,9 +62,8 @@ class Projections(nn.Module):
     """The base class of :class:`~relgraph.RelationAttention` with the weights and biases of its four projections.
 
     The weights of queries, keys and values are one parameter, ``in_proj_weight``, if all inputs have the same width,
-    else three. Their biases are one parameter, ``in_proj_bias``, if all three have one. If only some have one, each is
-    a separate parameter: ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. A missing bias is no parameter rather
-    than zeros that must never learn, because weight decay, sharding and loading could change such zeros.
+    else three; likewise their biases, if all three have one. A missing bias is no parameter: weight decay, sharding
+    and loading could change zeros in its place.
     """
 
     embed_dim: int

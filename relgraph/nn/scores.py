@@ -24,15 +24,7 @@ def check_score(score: Any, tables: RelationTables | None, heads: int, dim: int)
 
 
 def check_score_fits(score: Any, kinds: Sequence[str], num_labels: NumLabels, heads: int, dim: int) -> Any:
-    """Return ``score``; raise unless it fits a layer of this many heads of this size.
-
-    Args:
-        score: the argument of the layer.
-        kinds: the kinds of its tables.
-        num_labels: R of each part; None without tables, or if it follows from a bank's features in each call.
-        heads: H.
-        dim: the size of a head.
-    """
+    """Return ``score``; raise unless it fits heads of this number and size, and tables of these kinds, R or any R."""
     check_score_type(score)
     how, sizes = compatibility(score), {"H": heads, "D": dim}
     if not how.replaces_dot:

@@ -21,14 +21,6 @@ class ValueMaps(nn.Module):
     base is the identity; the others are drawn as in Glorot and Bengio 2010 and begin with coefficients of 0.
 
     Source: maps as in Busbridge et al. 2019 (RGAT); bases as in Schlichtkrull et al. 2018 (R-GCN), section 2.2.
-
-    Args:
-        num_labels: R.
-        dim: D_v, the size of a head.
-        heads: H, the number of query heads.
-        num_bases: K; None for free maps.
-        device: device of the maps.
-        dtype: floating type of the maps.
     """
 
     maps: nn.Parameter | None
@@ -90,10 +82,7 @@ class ValueMaps(nn.Module):
 def make_value_maps(
     value_map: Any, num_labels: Any, dim: int, heads: int, factory: dict[str, Any], name: str = "num_labels"
 ) -> ValueMaps | None:
-    """Make the maps that a layer's argument ``value_map`` asks for, or None; its tables have ``num_labels`` labels.
-
-    Errors call that number ``name``.
-    """
+    """The maps of ``num_labels`` labels that ``value_map`` asks for, or None; errors call that number ``name``."""
     if not isinstance(value_map, (bool, int)):
         raise TypeError(f"value_map must be a bool or the number of bases, an int, got {type(value_map).__name__}")
     if value_map is False:

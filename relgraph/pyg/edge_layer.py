@@ -99,7 +99,7 @@ class EdgeLayer(nn.Module):
 
     def _shown_options(self) -> str:
         """Tables, score and maps for ``repr``."""
-        tables = "" if self.tables is None else self.tables._options("kinds", "tied", per_head=True)
+        tables = "" if self.tables is None else self.tables._options(per_head=True)
         return tables + shown_score(self.score, self.value_map)
 
 

@@ -148,7 +148,7 @@ class RelationGlobalAttention(nn.Module):
     def __repr__(self) -> str:
         tables, labels = self.attention.tables, ""
         if tables is not None:
-            labels = f", num_labels={tables.num_labels}{tables._options('kinds', 'tied')}"
+            labels = f", num_labels={tables.num_labels}{tables._options()}"
         extra = shown_score(self.attention.score, self.attention.value_map)
         return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels}{extra})"
 

@@ -111,17 +111,17 @@ def test_features_that_no_bank_reads():
 
 
 def test_fits():
-    assert RelationTables(5, 4).fits(5)
-    assert not RelationTables(5, 4).fits(4)
-    assert not RelationTables(5, 4).fits((5, 3))
-    assert RelationTables((5, 3), 4).fits((5, 3))
-    assert not RelationTables((5, 3), 4).fits((3, 5))
-    assert not RelationTables((5, 3), 4).fits((5, 3, 1))
-    assert not RelationTables((5, 3), 4).fits(5)
+    assert RelationTables(5, 4)._fits(5)
+    assert not RelationTables(5, 4)._fits(4)
+    assert not RelationTables(5, 4)._fits((5, 3))
+    assert RelationTables((5, 3), 4)._fits((5, 3))
+    assert not RelationTables((5, 3), 4)._fits((3, 5))
+    assert not RelationTables((5, 3), 4)._fits((5, 3, 1))
+    assert not RelationTables((5, 3), 4)._fits(5)
     banks = {"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)}
-    assert RelationTables(None, 4, banks=banks).fits(99)
-    assert not RelationTables(None, 4, banks=banks).fits((9, 9))
-    assert RelationTables((5, None), 4, banks=(None, banks)).fits((5, 99))
+    assert RelationTables(None, 4, banks=banks)._fits(99)
+    assert not RelationTables(None, 4, banks=banks)._fits((9, 9))
+    assert RelationTables((5, None), 4, banks=(None, banks))._fits((5, 99))
 
 
 def test_reset_draws_again():
