@@ -20,7 +20,6 @@ from relgraph.nn.plain import check_plain, check_plain_attention
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables
 
-
 MOST_LAYERS = 4096
 
 
