@@ -49,8 +49,7 @@ def form_of(given: Given, *, need_lse: bool, without: Sequence[int]) -> dict[str
 def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> str:
     """What must be equal in an argument, as a text: of tensors the shape, dtype and whether they need a gradient.
 
-    With ``values`` also the elements of a small tensor, where reading them waits for no device. The text leaves out the
-    lengths of the axes ``without``.
+    With ``values`` the elements of a small tensor, if reading them waits for no device. The axes ``without`` are "n".
     """
     if isinstance(x, Tensor) and not x.is_nested:
         readable = x.device.type == "cpu" and x.layout == torch.strided and check.can_look_at_data(x)

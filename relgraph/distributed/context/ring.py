@@ -79,10 +79,8 @@ class _Merged:
         self.top[:, :, at] = top
 
     def finish(self) -> list[Tensor]:
-        """Output, log-sum-exp and masses, divided by the sum of all shares.
-
-        A log-sum-exp near the lowest number has lost its sum to rounding, so dividing by its exponential would not do.
-        """
+        """Output, log-sum-exp and masses, divided by the sum of all shares."""
+        # not by the exponential of the log-sum-exp, which near the lowest number has lost its sum to rounding
         self.total.masked_fill_(self.total == 0, 1.0)
         for x in (self.output, *self.mass):
             x.div_(self.total[..., None])
