@@ -196,11 +196,7 @@ class RelationAttention(Projections):
         return made
 
     def reset_parameters(self) -> None:
-        """Initialize projections, tables, score and maps again.
-
-        Shared tables keep their rows, as other layers may have them, and so does a score without
-        ``reset_parameters``.
-        """
+        """Initialize all parameters again, but not shared tables, or a score without ``reset_parameters``."""
         self.out_proj.reset_parameters()
         self._reset_projections()
         for bias in (self.content_bias, self.position_bias):

@@ -27,8 +27,6 @@ from relgraph.pyg.options import check_propagation, check_some, check_tied_proje
 from relgraph.pyg.self_loops import SelfLoops, check_self_loops
 from relgraph.score import Score
 
-_OVERRIDABLE = ("message", "aggregate", "update")
-
 
 class RelationConv(EdgeLayer, MessagePassing):
     """Attention over incoming edges in which scores and values carry a vector for each edge's relation.
@@ -190,10 +188,7 @@ class RelationConv(EdgeLayer, MessagePassing):
             )
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters again, also those of a score that has ``reset_parameters``.
-
-        Shared tables keep their rows, as other layers may have them.
-        """
+        """Initialize all parameters again, but not shared tables, which other layers may have."""
         super().reset_parameters()
         if self.out_bias is not None:
             nn.init.zeros_(self.out_bias)
@@ -262,9 +257,6 @@ class RelationConv(EdgeLayer, MessagePassing):
             )  # fmt: skip
             alpha, self._alpha = self._alpha, None
         out = self._with_root(out.flatten(1) if self.concat else out.mean(1), x_dst)
-        bias = self.out_bias
-        if bias is not None:
-            out = out + bias
         if not wanted:
             return out
         assert alpha is not None
@@ -356,17 +348,15 @@ class RelationConv(EdgeLayer, MessagePassing):
     def _can_fuse(self) -> bool:
         """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
-        changed = type(self) is not RelationConv and self._overrides()
+        changed = type(self) is not RelationConv and any(
+            getattr(type(self), name) is not getattr(RelationConv, name) for name in ("message", "aggregate", "update")
+        )
         return plain and not (changed or followed(self) or in_func_transform())
 
-    def _overrides(self) -> bool:
-        """Whether this is a subclass that overrides the message() path."""
-        return any(getattr(type(self), x) is not getattr(RelationConv, x) for x in _OVERRIDABLE)
-
     def _with_root(self, out: Tensor, x: Tensor) -> Tensor:
-        skip = self.lin_skip
+        skip, bias = self.lin_skip, self.out_bias
         if skip is None:
-            return out
+            return out if bias is None else out + bias  # a layer with a root term has no bias of its own
         root = skip(x)
         if self.lin_beta is None:
             return out + root

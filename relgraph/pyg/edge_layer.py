@@ -74,10 +74,7 @@ class EdgeLayer(nn.Module):
         return RelationTables(relations, size, heads, kinds=kinds, per_head=True, names=names, shared=False)
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters again, also those of a score that has ``reset_parameters``.
-
-        Shared tables keep their rows, as other layers may have them.
-        """
+        """Initialize all parameters again, but not shared tables, which other layers may have."""
         for child in self.children():
             if hasattr(child, "reset_parameters") and not (child is self.tables and self.tables.shared):
                 child.reset_parameters()  # pyright: ignore[reportCallIssue]

@@ -187,7 +187,11 @@ class RelationHeteroConv(EdgeLayer):
         """The nodes and edges of a call by kind, checked, in the order of the metadata."""
         _check_kinds("x_dict", x_dict, self.node_types)
         _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
-        nodes = {kind: self._nodes(kind, x_dict[kind]) for kind in self.node_types if kind in x_dict}
+        nodes = {}
+        for kind in self.node_types:
+            if kind in x_dict:
+                lin: Any = self.lin_key[kind]
+                nodes[kind] = check_nodes(f"x_dict[{kind!r}]", x_dict[kind], lin.in_channels, lin.weight)
         check.same_device(**{f"x_dict[{kind!r}]": x for kind, x in nodes.items()})
         edges = {}
         for kind in self.edge_types:
@@ -200,11 +204,6 @@ class RelationHeteroConv(EdgeLayer):
             edges[kind] = _edges_of(kind, edge_index_dict[kind], (nodes[source].shape[0], nodes[target].shape[0]))
             check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges[kind].index})
         return nodes, edges
-
-    def _nodes(self, kind: str, x: Any) -> Tensor:
-        lin = self.lin_key[kind]
-        assert isinstance(lin, Linear)
-        return check_nodes(f"x_dict[{kind!r}]", x, lin.in_channels, lin.weight)
 
     def _labels(self, nodes: dict[str, Tensor], edges: dict[EdgeKind, Edges]) -> EdgeLabels:
         """All edges over the concatenated nodes; the label of each is the number of its kind."""

@@ -51,16 +51,7 @@ def scores_and_values(
 ) -> tuple[Tensor, Tensor]:
     """The score and the value of every edge, ``[E, H]`` and ``[E, H, C]``, before the softmax.
 
-    Args:
-        query_i: ``[E, H, C]``, the projected target of every edge.
-        key_j: ``[E, H, C]``, the projected source of every edge.
-        value_j: ``[E, H, C]``, the projected source of every edge.
-        edge_type: ``[E]``, relations, -1 for none; or None.
-        tables: the vectors of relations.
-        score: the compatibility function.
-        value_map: the maps of relations.
-        edge_key: ``[E, H, C]``, the term that the features of edges add to the keys.
-        edge_value: ``[E, H, C]``, the term that they add to the values.
+    Queries, keys, values and what the features of edges add to keys and values are ``[E, H, C]``, types ``[E]``.
     """
     rows, how = _edge_rows(edge_type, tables), compatibility(score)
     keys, values = key_j, value_j
