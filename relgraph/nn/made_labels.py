@@ -44,7 +44,12 @@ def check_labeler(labeler: Any, num_labels: Any, tables: Any, name: str = "label
 
 
 def make_labels(
-    labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None, argument: str
+    labeler: Any,
+    labels: Any,
+    name: str,
+    x: Any,
+    cache: KVCache | LayerCache | StackCache | None,
+    argument: str = "labels",
 ) -> Any:
     """Return ``labels``, or let the labeler make them from its input or the lengths of ``x`` and the cache.
 

@@ -13,7 +13,8 @@ _NOT_WRITTEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, 
 
 def written(name: str, most: int = LABEL) -> str:
     """``name`` with escapes for control characters, shortened in the middle if it is longer than ``most``."""
-    text = "".join(_escaped(letter) if unicodedata.category(letter) in _NOT_WRITTEN else letter for letter in name)
+    escaped = {one: one.encode("unicode_escape").decode() for one in name if unicodedata.category(one) in _NOT_WRITTEN}
+    text = "".join(escaped.get(letter, letter) for letter in name)
     if len(text) <= most:
         return text
     behind = (most - 1) // 2
@@ -28,7 +29,3 @@ def columns(text: str) -> int:
 def longest(texts: Sequence[str]) -> int:
     """The width of the widest text."""
     return max(map(columns, texts), default=0)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")

@@ -95,7 +95,10 @@ def table_similarity(
             raise ValueError(f"head must be left out for rows that all heads share, got {head}")
         rows = rows[check.integer("head", head, minimum=0, maximum=rows.shape[0] - 1)]
     known = naming(names, rows.shape[-2])
-    cosines = _cosines(rows)[np.ix_(known.order, known.order)]
+    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
+    unit = rows / np.where(norms > 0, norms, np.nan)  # the cosines of a row that is zero in any head are NaN
+    cosines = np.clip(unit @ np.swapaxes(unit, -1, -2), -1, 1)
+    cosines = (cosines if rows.ndim == 2 else cosines.mean(0))[np.ix_(known.order, known.order)]
     side = float(np.clip(0.3 * len(cosines), 2.6, 6.0))
     more = 0.0 if known.integers is not None and not known.rest else _style.margin(known.texts)
     ax = _style.axes_or_new(ax, side + 1.6 + more, side + 0.8 + more)
@@ -115,14 +118,6 @@ def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:
     rows = finite_values("table", table() if own else table, (1, 2, 3), "[R, D], [H, R, D] or [R]")
     names = table.names if own and names is None else names
     return rows, names, table.dim is None if own else rows.ndim == 1
-
-
-def _cosines(rows: np.ndarray) -> np.ndarray:
-    """Cosines ``[R, R]``, the mean over heads; NaN for a row that is zero in any head."""
-    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
-    unit = rows / np.where(norms > 0, norms, np.nan)
-    cosines = np.clip(unit @ np.swapaxes(unit, -1, -2), -1, 1)
-    return cosines if rows.ndim == 2 else cosines.mean(0)
 
 
 def _draw_cosines(ax: Axes, cosines: np.ndarray, known: Naming) -> None:
