@@ -14,8 +14,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.patches import Patch
 
 from relgraph.plot import _style
-from relgraph.plot._names import INVERSE, Naming
-from relgraph.plot._text import AS_IS
+from relgraph.plot._names import AS_IS, INVERSE, Naming
 
 FEW = 12
 LEGEND_LINE = 13.0  # points from one entry of a legend to the next

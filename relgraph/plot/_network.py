@@ -16,7 +16,7 @@ from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_graph
 from relgraph.graphs import Graph
 from relgraph.plot import _style
-from relgraph.plot._text import AS_IS, NODE, columns, longest, written
+from relgraph.plot._names import AS_IS, NODE, columns, longest, written
 
 ARROWS = 300
 NAMES = 80

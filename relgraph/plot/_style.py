@@ -14,7 +14,7 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Normalize, to_rgba_array
 from matplotlib.ticker import MaxNLocator
 
-from relgraph.plot._text import AS_IS, longest
+from relgraph.plot._names import AS_IS, longest
 
 Colours = np.ndarray  # [n, 4], floats from 0 to 1
 

@@ -15,9 +15,8 @@ from relgraph.plot import _style
 from relgraph.plot._codes import codes_of, one_part
 from relgraph.plot._colours import label_colours
 from relgraph.plot._layout import given_positions, graph_layout
-from relgraph.plot._names import naming
+from relgraph.plot._names import NODE, longest, naming
 from relgraph.plot._network import NAMES, Arrow, draw_arrows, draw_lines, draw_nodes, frame, read_graph, strongest
-from relgraph.plot._text import NODE, longest
 from relgraph.plot._weights import named_nodes, node_weights, query_node
 
 

@@ -18,8 +18,7 @@ from relgraph.labels.base import NOT_ATTENDING, UNLABELED
 from relgraph.plot import _style
 from relgraph.plot._codes import codes_of, one_part
 from relgraph.plot._colours import LEGEND_LINE, LabelColours, label_colours
-from relgraph.plot._names import naming, strings
-from relgraph.plot._text import AS_IS, longest, written
+from relgraph.plot._names import AS_IS, longest, naming, strings, written
 
 GRID_UP_TO = 32
 RARE = 0.04  # of the pairs; labels with fewer would be invisible if a cell is only a point

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from relgraph.plot import _style
-from relgraph.plot._text import NODE, written
+from relgraph.plot._names import NODE, written
 from relgraph.plot._weights import pair_weights, query_row
 from relgraph.plot.matrix import both_tokens, matrix_aspect, matrix_side, pair_axes, token_texts
 

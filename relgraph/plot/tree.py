@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from relgraph.plot import _style
 from relgraph.plot._layout import tree_layout
+from relgraph.plot._names import NODE, longest
 from relgraph.plot._network import Arrow, draw_arrows, draw_lines, draw_nodes, frame, read_graph, scale, strongest
-from relgraph.plot._text import NODE, longest
 from relgraph.plot._weights import named_nodes, node_weights, query_node
 
 RISE = 32.0  # points by which an arrow leaves the straight line

@@ -21,9 +21,8 @@ from relgraph.labels import EdgeLabels
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 from relgraph.pyg.data import parts_of
-from relgraph.pyg.edge_layer import EdgeLayer
+from relgraph.pyg.edge_layer import EdgeLayer, check_propagation, check_some, check_tied_projections, check_widths
 from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
-from relgraph.pyg.options import check_propagation, check_some, check_tied_projections, check_widths
 from relgraph.pyg.self_loops import SelfLoops, check_self_loops
 from relgraph.score import Score
 

@@ -19,9 +19,8 @@ from relgraph.arguments.brief import shown
 from relgraph.labels import EdgeLabels
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
-from relgraph.pyg.edge_layer import EdgeLayer
+from relgraph.pyg.edge_layer import EdgeLayer, check_width
 from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
-from relgraph.pyg.options import check_width
 from relgraph.score import Score
 
 EdgeKind = tuple[str, str, str]

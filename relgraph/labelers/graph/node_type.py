@@ -11,9 +11,9 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
+from relgraph.labelers.all_pairs import AllPairsLabeler, label_pairs
 from relgraph.labelers.base import GraphLabeler, distinct
 from relgraph.labelers.graph.edge_type import type_names
-from relgraph.labelers.written import AllPairsLabeler, label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, EdgeLabels
 
 

@@ -10,11 +10,11 @@ import torch
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph
+from relgraph.labelers.all_pairs import label_pairs
 from relgraph.labelers.base import GraphLabeler, distinct
 from relgraph.labelers.graph.edge_type import type_names
 from relgraph.labelers.graph.paths import path_types, with_columns
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths
-from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, Labels, SumLabels
 
 

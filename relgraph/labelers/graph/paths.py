@@ -12,9 +12,9 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields
 from relgraph.graphs import Graph
+from relgraph.labelers.all_pairs import label_pairs
 from relgraph.labelers.graph.edge_type import edge_types
 from relgraph.labelers.graph.shortest_path import pair_positions, shortest_path_lengths, walkable_edges
-from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, LabelCounts, Labels, SumCounts
 
 MOST_STEPS = 1 << 16  # of a path that becomes a label

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph, check_pairs
+from relgraph.labelers.all_pairs import label_pairs
 from relgraph.labelers.base import GraphLabeler, distinct, why_all_labeled
 from relgraph.labelers.graph.edge_type import edge_types, type_names
 from relgraph.labelers.graph.node_type import node_types
 from relgraph.labelers.graph.shortest_path import pair_positions, shortest_path_lengths
-from relgraph.labelers.written import label_pairs
 from relgraph.labels import SumLabels
 
 

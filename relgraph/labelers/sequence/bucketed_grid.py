@@ -10,8 +10,8 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.labelers.sequence.buckets import BucketedDistance
+from relgraph.labelers.sequence.difference import QUERY_KEY
 from relgraph.labelers.sequence.grid import GridLabeler
-from relgraph.labelers.sequence.rows import QUERY_KEY
 
 RULES = ("product", "euclidean", "quant", "cross-rows", "cross-columns")
 FARTHEST_SQUARED = 1 << 30

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
+from relgraph.labelers.sequence.difference import KEY_QUERY, QUERY_KEY
 from relgraph.labelers.sequence.distance import DistanceLabeler
-from relgraph.labelers.sequence.rows import KEY_QUERY, QUERY_KEY
 
 RULES = ("t5", "deberta", "irpe")
 DEFAULT_BUCKETS = {"t5": 32, "deberta": 512}

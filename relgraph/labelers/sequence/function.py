@@ -13,8 +13,8 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
 from relgraph.graphs import Graph, check_only_graph
+from relgraph.labelers.all_pairs import bool_as_ids, label_pairs
 from relgraph.labelers.base import Labeler
-from relgraph.labelers.written import bool_as_ids, label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 from relgraph.labels.base import smallest_dtype
 from relgraph.labels.distance import check_offset

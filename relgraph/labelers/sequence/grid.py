@@ -11,8 +11,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.labelers.base import Clip, as_clip, two_clips, why_all_labeled
-from relgraph.labelers.sequence.positions import checked_positions, distances
-from relgraph.labelers.sequence.rows import ByDifference
+from relgraph.labelers.sequence.difference import ByDifference, checked_positions, distances
 from relgraph.labels import DenseLabels
 from relgraph.labels.base import smallest_dtype
 

@@ -11,9 +11,9 @@ import torch
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
+from relgraph.labelers.all_pairs import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labelers.base import Clip, as_clip, two_clips, unusual, why_default_labels
 from relgraph.labelers.tree.walk import walk_tree
-from relgraph.labelers.written import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labels import BlockLabels, DenseLabels
 
 KINDS = ("self", "parent", "child", "sibling", "ancestor", "descendant")

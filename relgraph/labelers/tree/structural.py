@@ -11,9 +11,9 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph
+from relgraph.labelers.all_pairs import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labelers.base import why_default_labels
 from relgraph.labelers.tree.walk import TreeWalk, walk_tree
-from relgraph.labelers.written import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 
