@@ -122,13 +122,8 @@ class Graph:
         check.id_range("parents", parents, count)
         edge_type = _checked_types("edge_type", edge_type, count, least=None)
         child = (parents >= 0).nonzero()[:, 0]
-        graph = cls(
-            torch.stack([parents[child], child]),
-            count,
-            edge_type=None if edge_type is None else edge_type[child],
-            node_type=node_type,
-            ptr=ptr,
-        )
+        edge_type = None if edge_type is None else edge_type[child]
+        graph = cls(torch.stack([parents[child], child]), count, edge_type=edge_type, node_type=node_type, ptr=ptr)
         graph.parents(forest=True)
         return graph
 
@@ -316,18 +311,14 @@ class Graph:
         cyclic = parents[above] >= 0
         if bool(cyclic.any()):
             raise ValueError(f"graph must be a tree, got a cycle through node {int(above[cyclic][0])}")
-        if not forest:
-            self._check_single_roots(parents)
-        return parents
-
-    def _check_single_roots(self, parents: Tensor) -> None:
         roots = (parents < 0).nonzero()[:, 0]
         home = self.graph_of()[roots]
         twice = (home[1:] == home[:-1]).nonzero()
-        if twice.numel():
+        if not forest and twice.numel():
             at = int(twice[0])
             first, second = int(roots[at]), int(roots[at + 1])
             raise ValueError(f"graph must be a tree, got the roots {first} and {second} in graph {int(home[at])}")
+        return parents
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """This graph with its tensors on ``device``.

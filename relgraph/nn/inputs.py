@@ -59,18 +59,9 @@ class Inputs(NamedTuple):
 
 
 def check_inputs(
-    widths: Widths,
-    tables: RelationTables | None,
-    query: Any,
-    key: Any,
-    value: Any,
-    labels: Any,
-    key_padding_mask: Any,
-    attn_mask: Any,
-    q_offset: Any,
-    cache: Any,
-    names: Names,
-) -> Inputs:
+    widths: Widths, tables: RelationTables | None, query: Any, key: Any, value: Any, labels: Any,
+    key_padding_mask: Any, attn_mask: Any, q_offset: Any, cache: Any, names: Names,
+) -> Inputs:  # fmt: skip
     """Check the arguments of ``RelationAttention.forward``, apart from its flags."""
     if cache is not None and not isinstance(cache, KVCache):
         raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")

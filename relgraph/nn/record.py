@@ -176,7 +176,7 @@ def _add_hooks(layer: nn.Module, wanted: Wanted, calls: list[AttentionAux], thre
         return out
 
     stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-    # Prepended, so that inner blocks split first.
+    # prepended, so that inner blocks split first
     stack.callback(layer.register_forward_hook(after, with_kwargs=True, prepend=True).remove)
 
 

@@ -81,9 +81,9 @@ class ByDifference(Labeler):
 
 
 def mirrored_ids(pairs: Iterable[tuple[int, int]], num_labels: int) -> list[int] | None:
-    """For each id, that of the mirrored distances, from (id, id of the mirrored distance) for all distances.
+    """For each id, that of the mirrored distances, from (id, id of the mirrored distance); None if there are several.
 
-    An id that no distance has stays where it is. None if an id has distances whose mirrored ones have several ids.
+    An id that no distance has stays where it is.
     """
     found: dict[int, int] = {}
     for label, mirrored in pairs:
@@ -95,18 +95,20 @@ def mirrored_ids(pairs: Iterable[tuple[int, int]], num_labels: int) -> list[int]
 
 
 def checked_positions(q_positions: Any, k_positions: Any, *, axes: int) -> tuple[Tensor, Tensor]:
-    """Positions of queries and keys as int64, ``[B or 1, N]``, or ``[B or 1, N, axes]`` with more than one axis.
-
-    ``k_positions`` is ``q_positions`` if None. Raises an error unless all pairs can be written out.
-    """
+    """Positions of queries and keys as int64, ``[B or 1, N]``, or ``[B or 1, N, axes]`` with more than one axis."""
     query = _checked("q_positions", q_positions, axes)
     key = query if k_positions is None else _checked("k_positions", k_positions, axes)
-    check.same_device(q_positions=query, k_positions=key)
-    if query.shape[0] != key.shape[0] and not check.among(1, query.shape[0], key.shape[0]):
-        raise ValueError(f"k_positions must have {query.shape[0]} batch rows like q_positions, got {key.shape[0]}")
-    rows = max(query.shape[0], key.shape[0])
-    check.written("q_positions and k_positions", rows, query.shape[1], key.shape[1])
+    check_batches(q_positions=query, k_positions=key)
     return query, key
+
+
+def check_batches(**given: Tensor) -> None:
+    """Raise unless queries and keys, ``[B or 1, N, ...]``, fit each other and all pairs can be written out."""
+    check.same_device(**given)
+    (q_name, query), (k_name, key) = given.items()
+    if query.shape[0] != key.shape[0] and not check.among(1, query.shape[0], key.shape[0]):
+        raise ValueError(f"{k_name} must have {query.shape[0]} batch rows like {q_name}, got {key.shape[0]}")
+    check.written(f"{q_name} and {k_name}", max(query.shape[0], key.shape[0]), query.shape[1], key.shape[1])
 
 
 def _checked(name: str, positions: Any, axes: int) -> Tensor:
