@@ -306,9 +306,6 @@ GOOD_CALLS = {
         accepts=NAMED,
     ),
     "RelationTables.forward": lambda: Good(rg.RelationTables((3, 2), 4), {"features": None}),
-    "RelationTables.fits": lambda: Good(
-        rg.RelationTables(3, 4).fits, {"num_labels": 3}, accepts={"num_labels": ("list",)}
-    ),
     # --- Attention
     "RelationAttention": _attention,
     "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2)),
