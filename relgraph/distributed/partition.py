@@ -77,12 +77,11 @@ class NodePartition:
         self._begin(mesh, layout, edge_index, whole=False)
 
     @classmethod
-    def cut(cls, mesh: DeviceMesh, layout: Layout, edge_index: Tensor) -> NodePartition:
+    def cut(cls, mesh: DeviceMesh, layout: Layout, edge_index: Tensor) -> NodePartition:  # noqa: D417
         """Make the part of this process from the edges of the whole graph.
 
         Args:
-            mesh: one axis of processes.
-            layout: which nodes each process owns.
+            mesh: this and all further arguments as in :class:`~relgraph.distributed.NodePartition`.
             edge_index: ``[2, E]``, integer, all edges; those into other processes' nodes are dropped.
 
         Returns:

@@ -106,7 +106,7 @@ class RelationEncoderLayer(Layer):
         self._make_steps(2, (d_model, dim_feedforward), dropout, activation, layer_norm_eps, bias, factory)
 
     @restores_cache_on_error
-    def forward(
+    def forward(  # noqa: D417
         self,
         src: Tensor,
         src_mask: Tensor | None = None,
@@ -127,17 +127,8 @@ class RelationEncoderLayer(Layer):
             src_mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only.
             is_causal: if True, no row sees a later row; combines with the masks.
-            labels: labels of all pairs, :class:`~relgraph.Labels`. A layer with a labeler also takes the labeler's
-                input, such as a :class:`~relgraph.Graph`; without ``labels`` it labels the length. A layer without a
-                labeler also takes integers ``[N, N]`` or ``[B, N, N]``. With a cache, Labels cover the new rows and all
-                keys, ``[n, len(cache) + n]``; labels of the whole sequence, ``[N, N]``, and of a graph are cut to
-                these.
-            cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
-                unchanged.
-            bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
-            row_scores: ``[B, H, N, R]`` (without a batch or packed ``[H, N, R]``), floating: the number that each label
-                adds to the scores of each row, for tables without the kind ``"key"``: see
-                :meth:`~relgraph.RelationAttention.forward`. With a cache for the new rows only.
+            labels: labels of all pairs; this and all further arguments as in
+                :meth:`~relgraph.RelationAttention.forward`. ``row_scores`` are for the new rows only with a cache.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.

@@ -149,9 +149,7 @@ class RelationTables(nn.Module):
             For a sum each entry is a tuple of tensors.
 
         Raises:
-            TypeError: a bank's output is not a Tensor.
-            ValueError: features without banks, banks without features, not one entry per part, or a bank's output of
-                another shape.
+            TypeError, ValueError: as a :class:`~relgraph.nn.LabelTable`; not one entry of features per part.
 
         Example:
             >>> tables = rg.RelationTables((5, 3), 16)                              # of a sum of two parts

@@ -25,8 +25,7 @@ def attention_tokens(
 
     Args:
         weights: a Tensor ``[N_q, N_k]``, or ``[H, N_q, N_k]``, which is averaged over heads.
-        tokens: a string per position, or an object for ``str``; if queries are not the keys, a tuple ``(query tokens,
-            key tokens)``. None for numbers.
+        tokens: as in :func:`~relgraph.plot.label_matrix`; None for numbers.
         query: draw only the attention of this position.
         ax: the Axes to draw on; a new figure by default.
 

@@ -57,7 +57,7 @@ def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | No
     return _style.inside(ax)
 
 
-def table_similarity(
+def table_similarity(  # noqa: D417
     table: Any, names: Sequence[Any] | None = None, *, head: int | None = None, ax: Axes | None = None
 ) -> Axes:
     """Draw the cosine between every two rows of a table, on a scale from -1 to 1.
@@ -66,11 +66,8 @@ def table_similarity(
     that is zero has no direction and is hatched.
 
     Args:
-        table: a :class:`~relgraph.nn.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
-            ``[H, R, D]``.
-        names: one per label, by default the table's, or else the ids.
+        table: vectors; this and all further arguments as in :func:`~relgraph.plot.table_norms`.
         head: which head's rows, if the table has rows per head; by default the mean of all heads' cosines.
-        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.
