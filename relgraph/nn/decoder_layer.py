@@ -130,7 +130,7 @@ class RelationDecoderLayer(Layer):
                 of torch's layer, which alone would see the future. A bool ``tgt_mask`` that lets a row see a later one
                 needs False (this is checked in eager mode on a CPU only).
             memory_is_causal: if True, row i of the target sees only rows j ≤ i of the memory.
-            labels: labels of the target's pairs, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
+            labels: labels of the target's pairs, as in :meth:`~relgraph.RelationAttention.forward`.
             memory_labels: labels of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or
                 ``[B, N, M]``. Packed labels are for a packed memory: a target ``[B, N, E]`` counts as ``B · N`` rows,
                 so ``q_ptr`` is ``[0, N, 2N, ...]`` if each batch row has its own graph. With a cache, Labels of the
@@ -138,7 +138,7 @@ class RelationDecoderLayer(Layer):
             cache: a :class:`~relgraph.nn.LayerCache` with keys and values of earlier rows and of the memory; a call
                 that raises leaves it unchanged.
             bank_features: the input of the banks of the self-attention's tables.
-            row_scores: scores of the self-attention, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
+            row_scores: scores of the self-attention, as in :meth:`~relgraph.RelationAttention.forward`.
             memory_row_scores: scores of the attention to the memory, ``[B, H, N, R]`` with the R of
                 ``cross_attention``; without a batch ``[H, N, R]``, with packed memory labels ``[H, B·N, R]``.
 

@@ -129,6 +129,7 @@ class RelationEncoderLayer(Layer):
             is_causal: if True, no row sees a later row; combines with the masks.
             labels: labels of all pairs; this and all further arguments as in
                 :meth:`~relgraph.RelationAttention.forward`. ``row_scores`` are for the new rows only with a cache.
+            bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.
