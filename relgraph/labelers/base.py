@@ -130,7 +130,7 @@ class Labeler(ABC):
         return SumCounts(tuple(LabelCounts(number, names) for number, names in parts))  # pyright: ignore[reportArgumentType]
 
     def dense(self) -> Dense:
-        """Make a labeler of the same labels with every id written out: N_q · N_k numbers.
+        """Make a labeler of the same labels with every id written out: N_q · N_k elements.
 
         Returns:
             A labeler of :class:`~relgraph.DenseLabels`; for a sum, of a sum of dense labels.

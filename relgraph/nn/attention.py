@@ -87,7 +87,7 @@ class RelationAttention(Projections):
             ``num_labels`` and ``names``.
         ValueError: sizes, names or numbers that do not fit, such as heads that do not divide, a dropout outside ``[0,
             1)``, ``num_labels`` with a labeler, tables or a score of another size; a parameter of more than 2³¹
-            numbers; biases of queries with a score other than the dot product, or a ``position_bias`` without a key
+            elements; biases of queries with a score other than the dot product, or a ``position_bias`` without a key
             table.
         NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels.
 
@@ -248,7 +248,7 @@ class RelationAttention(Projections):
             is_causal: query i sees only keys j ≤ i + q_offset; combines with the masks.
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
                 :func:`~relgraph.relation_attention`. Leave it out with a cache that grows, which sets it.
-            need_weights: also return the attention weights: N_q · N_k numbers per head, so quadratic memory.
+            need_weights: also return the attention weights: N_q · N_k elements per head, so quadratic memory.
             average_attn_weights: return the mean of the weights over heads, without the axis H. The default is
                 False, unlike that of torch's layer.
             need_label_mass: also return how much attention each label receives; needs tables.

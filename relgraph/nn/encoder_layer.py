@@ -62,7 +62,7 @@ class RelationEncoderLayer(Layer):
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: ``batch_first=False``, an unknown activation, ``num_labels`` with a labeler, an ``attention`` of
-            another size or beside options of its own, parameters of more than 2³¹ numbers, and the errors of
+            another size or beside options of its own, parameters of more than 2³¹ elements, and the errors of
             :class:`~relgraph.RelationAttention`.
 
     Example:

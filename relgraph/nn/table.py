@@ -49,7 +49,7 @@ class LabelTable(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, rows of more
-            than 2³¹ numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or with a bank,
+            than 2³¹ elements, names that are not R different strings, a frozen label outside ``[0, R)`` or with a bank,
             a ``device`` that does not exist, a ``dtype`` that parameters cannot have.
 
     Example:

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch_geometric.nn.conv import MessagePassing
 
-from relgraph.call import Maps
 from relgraph.impl.terms import with_zero_row
 from relgraph.nn.tables import RelationTables
 from relgraph.nn.value_maps import ValueMaps
@@ -58,7 +57,9 @@ def scores_and_values(
     if how.by_label:
         keys = _mapped(how.weight, key_j, edge_type)
     if value_map is not None:
-        values = _mapped(_free(value_map()), value_j, edge_type)
+        maps = value_map()
+        free = maps if isinstance(maps, Tensor) else torch.einsum("rk,hkij->hrij", *maps)
+        values = _mapped(free, value_j, edge_type)
     keys = keys + rows.get("key_table", 0.0) + edge_key
     values = values + rows.get("value_table", 0.0) + edge_value
     if how.additive:
@@ -82,14 +83,6 @@ def _edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[
         per_edge = with_zero_row(table if table.dim() == 3 else table[None])[:, slots].transpose(0, 1)
         rows[name] = per_edge[..., 0] if scalar else per_edge
     return rows
-
-
-def _free(maps: Maps) -> Tensor:
-    """The map of each relation and head, ``[H, R, C, C]``, also if bases define the maps."""
-    if isinstance(maps, Tensor):
-        return maps
-    coefficients, bases = maps
-    return torch.einsum("rk,hkij->hrij", coefficients, bases)
 
 
 def _mapped(maps: Tensor, x: Tensor, edge_type: Tensor | None) -> Tensor:

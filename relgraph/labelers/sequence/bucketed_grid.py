@@ -115,10 +115,9 @@ class BucketedGrid(GridLabeler):
         return last, last, last
 
     def _cell_ids(self, rows: Tensor, columns: Tensor) -> Tensor:
-        if self.rule == "cross-rows":
-            return self._buckets(rows).expand(torch.broadcast_shapes(rows.shape, columns.shape))
-        if self.rule == "cross-columns":
-            return self._buckets(columns).expand(torch.broadcast_shapes(rows.shape, columns.shape))
+        if self.rule.startswith("cross"):
+            axis = self._buckets(rows if self.rule == "cross-rows" else columns)
+            return axis.expand(torch.broadcast_shapes(rows.shape, columns.shape))
         if self.rule == "product":
             return self._buckets(rows) * (2 * int(self.beta) + 1) + self._buckets(columns)
         rows, columns = (axis.clamp(-FARTHEST_SQUARED, FARTHEST_SQUARED) for axis in (rows, columns))
