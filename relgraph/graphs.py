@@ -160,18 +160,15 @@ class Graph:
             if not isinstance(graph, Graph):
                 raise TypeError(f"graphs[{index}] must be a Graph, got {in_place_of_graph(graph)}")
         check.same_device(**{f"graphs[{index}]": graph.edge_index for index, graph in enumerate(graphs)})
-        first, *ends = accumulate((graph.num_nodes for graph in graphs), initial=0)
-        starts = [first, *ends[:-1]]
-        device = graphs[0].edge_index.device
-        borders = [torch.tensor([first], device=device)]
-        for graph, start, end in zip(graphs, starts, ends, strict=True):
-            borders.append(torch.tensor([end], device=device) if graph.ptr is None else graph.ptr[1:] + start)
+        *starts, count = accumulate((graph.num_nodes for graph in graphs), initial=0)
+        placed = list(zip(graphs, starts, strict=True))
+        borders = [graph.borders()[1:] + start for graph, start in placed]
         return cls(
-            torch.cat([graph.edge_index + start for graph, start in zip(graphs, starts, strict=True)], 1),
-            ends[-1],
+            torch.cat([graph.edge_index + start for graph, start in placed], 1),
+            count,
             edge_type=_joined_types("edge_type", [graph.edge_type for graph in graphs]),
             node_type=_joined_types("node_type", [graph.node_type for graph in graphs]),
-            ptr=torch.cat(borders),
+            ptr=torch.cat([graphs[0].borders()[:1], *borders]),
         )
 
     @property

@@ -216,10 +216,8 @@ class Sum(Composed):
 
     @property
     def names(self) -> tuple[tuple[str, ...], ...]:
-        out: list[Any] = []
-        for part in self.parts:
-            out.extend([part.names] if isinstance(part.num_labels, int) else part.names)
-        return tuple(out)
+        of_parts = ((part.names,) if isinstance(part.num_labels, int) else part.names for part in self.parts)
+        return tuple(names for of_part in of_parts for names in of_part)
 
 
 @final

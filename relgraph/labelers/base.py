@@ -135,29 +135,19 @@ class Labeler(ABC):
         Returns:
             A labeler of :class:`~relgraph.DenseLabels`; for a sum, of a sum of dense labels.
         """
-        from relgraph.labelers.algebra import Dense  # which imports this module, as below
-
-        return Dense(self)
+        return _composed("Dense", self)
 
     def __mul__(self, other: Labeler) -> Product:
-        from relgraph.labelers.algebra import Product
-
-        return Product(self, other)
+        return _composed("Product", self, other)
 
     def __add__(self, other: Labeler) -> Sum:
-        from relgraph.labelers.algebra import Sum
-
-        return Sum(self, other)
+        return _composed("Sum", self, other)
 
     def __or__(self, other: Labeler) -> Priority:
-        from relgraph.labelers.algebra import Priority
-
-        return Priority(self, other)
+        return _composed("Priority", self, other)
 
     def __and__(self, other: Labeler) -> Restriction:
-        from relgraph.labelers.algebra import Restriction
-
-        return Restriction(self, other)
+        return _composed("Restriction", self, other)
 
     def _why_never_unlabeled(self, /) -> str | None:
         """Why every pair that attends has a label, so that no labeler may follow by ``|``; None if some have none."""
@@ -183,6 +173,12 @@ class Labeler(ABC):
         """Set fields of a frozen dataclass; only constructors call this."""
         for name, value in given.items():
             object.__setattr__(self, name, value)
+
+
+def _composed(kind: str, *parts: Labeler) -> Any:
+    from relgraph.labelers import algebra  # which imports this module
+
+    return getattr(algebra, kind)(*parts)
 
 
 class GraphLabeler(Labeler):
