@@ -19,6 +19,8 @@ from relgraph.nn.cache import KVCache, LayerCache, StackCache, labels_of_new_row
 from relgraph.nn.inputs import Names
 from relgraph.nn.tables import RelationTables
 
+_AnyCache = KVCache | LayerCache | StackCache
+
 
 def check_labeler(labeler: Any, num_labels: Any, tables: Any, name: str = "labeler") -> tuple[Any, Any]:
     """The number and names of the labels, from the labeler, which errors call ``name``, if there is one."""
@@ -43,14 +45,7 @@ def check_labeler(labeler: Any, num_labels: Any, tables: Any, name: str = "label
     return known.num_labels, None if isinstance(tables, RelationTables) else known.names
 
 
-def make_labels(
-    labeler: Any,
-    labels: Any,
-    name: str,
-    x: Any,
-    cache: KVCache | LayerCache | StackCache | None,
-    argument: str = "labels",
-) -> Any:
+def make_labels(labeler: Any, labels: Any, name: str, x: Any, cache: _AnyCache | None, argument: str = "labels") -> Any:
     """Return ``labels``, or let the labeler make them from its input or the lengths of ``x`` and the cache.
 
     With a cache, labels of a whole sequence are cut to the rows of ``x``.

@@ -27,16 +27,7 @@ class ValueMaps(nn.Module):
     bases: nn.Parameter | None
     coefficients: nn.Parameter | None
 
-    def __init__(
-        self,
-        num_labels: int,
-        dim: int,
-        heads: int,
-        num_bases: int | None = None,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, num_labels: int, dim: int, heads: int, num_bases: int | None, factory: dict[str, Any]) -> None:
         super().__init__()
         self.num_labels, self.dim, self.heads, self.num_bases = num_labels, dim, heads, num_bases
         count = {"num_labels": num_labels} if num_bases is None else {"value_map": num_bases}
@@ -45,7 +36,6 @@ class ValueMaps(nn.Module):
         if num_bases is not None:
             check.parameter_size(num_labels=num_labels, value_map=num_bases)
             shapes = {"bases": (heads, num_bases, dim, dim), "coefficients": (num_labels, num_bases)}
-        factory = check.parameter_place(device, dtype)
         for name in ("maps", "bases", "coefficients"):
             parameter = nn.Parameter(torch.empty(shapes[name], **factory)) if name in shapes else None
             self.register_parameter(name, parameter)
@@ -96,4 +86,4 @@ def make_value_maps(
         )
     size = {"dim": heads * dim * dim} if value_map is True else {"value_map": value_map}
     check.parameter_size(**{name: num_labels, **size})
-    return ValueMaps(num_labels, dim, heads, None if value_map is True else value_map, **factory)
+    return ValueMaps(num_labels, dim, heads, None if value_map is True else value_map, factory)

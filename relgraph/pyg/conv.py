@@ -296,9 +296,7 @@ class RelationConv(EdgeLayer, MessagePassing):
             0.0 if edge_attr is None or lin is None else lin(edge_attr).view(-1, self.heads, self.out_channels)
             for lin in (to_key, to_value)
         )
-        scores, values = scores_and_values(
-            query_i, key_j, value_j, edge_type, self.tables, self.score, self.value_map, edge_key, edge_value
-        )
+        scores, values = scores_and_values(self, query_i, key_j, value_j, edge_type, edge_key, edge_value)
         alpha = softmax(scores, index, ptr, size_i)
         self._alpha = alpha
         return (values * dropout(alpha, self.dropout, self.training)[..., None]).to(value_j.dtype)

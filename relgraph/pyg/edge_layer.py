@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from relgraph.nn.scores import check_score_fits
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_given, check_kinds
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
-from relgraph.score import Score, compatibility
+from relgraph.score import compatibility
 
 
 class EdgeLayer(nn.Module):
@@ -39,14 +38,7 @@ class EdgeLayer(nn.Module):
         for name, width in inputs.items():
             check.parameter_size(heads=self.heads, out_channels=self.out_channels, **{name: max(width, 1)})
 
-    def _set_attention(
-        self,
-        num_relations: int | None,
-        tables: Sequence[str] | RelationTables,
-        score: Score | None,
-        value_map: bool | int,
-        names: Sequence[str] | None = None,
-    ) -> None:
+    def _set_attention(self, num_relations: Any, tables: Any, score: Any, value_map: Any, names: Any = None) -> None:
         """Make tables and maps for the relations, and check the score."""
         self.register_load_state_dict_pre_hook(check_label_names)
         self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)

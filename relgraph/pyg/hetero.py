@@ -223,9 +223,8 @@ class RelationHeteroConv(EdgeLayer):
     ) -> tuple[Tensor, Tensor]:
         """The same in plain PyG: one softmax, then the messages of each kind of edge."""
         source, target = labels.edge_index
-        scores, values = scores_and_values(
-            query[target], key[source], value[source], labels.ids, self.tables, self.score, self.value_map
-        )
+        ends = query[target], key[source], value[source]
+        scores, values = scores_and_values(self, *ends, labels.ids, 0.0, 0.0)
         alpha = softmax(scores, target, num_nodes=len(query))
         dropped, counts = dropout(alpha, self.dropout, self.training), _counts(edges)
         out = torch.zeros_like(query)

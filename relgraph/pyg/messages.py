@@ -12,8 +12,8 @@ from torch_geometric.nn.conv import MessagePassing
 
 from relgraph.impl.terms import with_zero_row
 from relgraph.nn.tables import RelationTables
-from relgraph.nn.value_maps import ValueMaps
-from relgraph.score import Score, compatibility
+from relgraph.pyg.edge_layer import EdgeLayer
+from relgraph.score import compatibility
 
 _HOOKS = tuple(
     f"_{name}_forward{pre}_hooks"
@@ -38,26 +38,18 @@ def in_func_transform() -> bool:
 
 
 def scores_and_values(
-    query_i: Tensor,
-    key_j: Tensor,
-    value_j: Tensor,
-    edge_type: Tensor | None,
-    tables: RelationTables | None,
-    score: Score | None,
-    value_map: ValueMaps | None,
-    edge_key: Tensor | float = 0.0,
-    edge_value: Tensor | float = 0.0,
+    layer: EdgeLayer, query_i: Tensor, key_j: Tensor, value_j: Tensor, edge_type: Any, edge_key: Any, edge_value: Any
 ) -> tuple[Tensor, Tensor]:
     """The score and the value of every edge, ``[E, H]`` and ``[E, H, C]``, before the softmax.
 
     Queries, keys, values and what the features of edges add to keys and values are ``[E, H, C]``, types ``[E]``.
     """
-    rows, how = _edge_rows(edge_type, tables), compatibility(score)
+    rows, how = _edge_rows(edge_type, layer.tables), compatibility(layer.score)
     keys, values = key_j, value_j
     if how.by_label:
         keys = _mapped(how.weight, key_j, edge_type)
-    if value_map is not None:
-        maps = value_map()
+    if layer.value_map is not None:
+        maps = layer.value_map()
         free = maps if isinstance(maps, Tensor) else torch.einsum("rk,hkij->hrij", *maps)
         values = _mapped(free, value_j, edge_type)
     keys = keys + rows.get("key_table", 0.0) + edge_key

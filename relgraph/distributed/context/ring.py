@@ -135,14 +135,7 @@ class _Backward:
     """The rounds of backward: each part again, its gradients, and the sums for the keys as they go around."""
 
     def __init__(
-        self,
-        whole: Whole,
-        frame: Given,
-        tensors: Sequence[Tensor],
-        merged: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        grads: Sequence[Tensor | None],
-        needs: Sequence[bool],
+        self, whole: Whole, frame: Given, tensors: Any, merged: Any, outputs: Any, grads: Any, needs: Sequence[bool]
     ) -> None:
         self.whole, self.frame, self.tensors, self.needs = whole, frame, list(tensors), list(needs)
         self.output, self.lse, *self.mass = outputs
