@@ -80,20 +80,20 @@ def attention_graph(
     query = query_node(query, nodes, read.num_nodes)
     shown = named_nodes(node_names, nodes, read.num_nodes)
     place = graph_layout(read) if pos is None else given_positions(pos, nodes, read.num_nodes)
-    codes = None if labels is None else _codes(labels, read.num_nodes)
     arrows = strongest(_arrows(values, read.edge_index.T.tolist(), query))
-    ids = [] if codes is None else [int(codes[arrow.query, arrow.key]) for arrow in arrows]
-    known = None if labels is None else naming(names, labels.num_labels)
+    known, ids, colours = None, [], [_style.ARROW] * len(arrows)
+    if labels is not None:
+        codes = _codes(labels, read.num_nodes)
+        ids = [int(codes[arrow.query, arrow.key]) for arrow in arrows]
+        count: Any = labels.num_labels
+        known = label_colours(naming(names, count), set(ids) - {UNLABELED, NOT_ATTENDING}, only_present=True)
+        colours = [known.colours[one] if one >= 0 else _style.PLAIN for one in ids]
     ax = _style.axes_or_new(ax, *_size(place, shown))
     frame(ax, place, "equal")
     draw_lines(ax, place, read.edge_index.numpy())
-    if known is None:
-        draw_arrows(ax, place, arrows, [_style.ARROW] * len(arrows))
-    else:
-        colours = label_colours(known, set(ids) - {UNLABELED, NOT_ATTENDING}, only_present=True)
-        draw_arrows(ax, place, arrows, [colours.colours[one] if one >= 0 else _style.PLAIN for one in ids])
-        plain = Patch(facecolor=_style.PLAIN, label="no label")
-        colours.explain(ax, [plain] if any(one < 0 for one in ids) else [])
+    draw_arrows(ax, place, arrows, colours)
+    if known is not None:
+        known.explain(ax, [Patch(facecolor=_style.PLAIN, label="no label")] if any(one < 0 for one in ids) else [])
     shade = values.mean(0) if query is None else values[query]
     draw_nodes(ax, place, shade, shown, query)
     return _style.inside(ax)

@@ -118,7 +118,8 @@ class RelationGlobalAttention(nn.Module):
             >>> layer(torch.randn(5, 16), batch=torch.tensor([0, 0, 0, 1, 1])).shape
             torch.Size([5, 16])
         """
-        labeler, ptr = self.attention.labeler, None
+        labeler: Any = self.attention.labeler
+        ptr = None
         if type(x) is not Tensor and isinstance(x, Data):
             data, x = x, parts_of(x, {"batch": batch}, {"batch": None})[0]
             check_nodes("x", x, self.channels)
