@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
@@ -87,19 +86,15 @@ class CodeRelations(GraphLabeler):
         types = check_graph(graph).edge_type
         if types is None:
             raise ValueError(f"graph must have edge_type, as there are {len(GREAT_TYPES)} types, got None")
-        _check_range(types)
+        check.data("graph", types)
+        if types.numel() and check.can_look_at_data(types) and int(types.max()) > NEXT_USE:
+            low, high = (int(end) for end in torch.aminmax(types))
+            raise ValueError(
+                f"edge_type must lie in [0, {NEXT_USE + 1}): the {len(GREAT_TYPES)} of GREAT_TYPES, counted from 0, "
+                f"and NEXT_USE; got values from {low} to {high} (GREAT's files count from 1)"
+            )
         known = types < NEXT_USE
         edges, types = graph.edge_index[:, known], types[known]
         # An edge is followed by its reverse, so that "first" follows the order of the graph's edges.
         both = torch.stack([edges, edges.flip(0)], 2).flatten(1)
         return edge_labels(self, graph, both, torch.stack([2 * types, 2 * types + 1], 1).flatten())
-
-
-def _check_range(types: Tensor) -> None:
-    check.data("graph", types)
-    if types.numel() and check.can_look_at_data(types) and int(types.max()) > NEXT_USE:
-        low, high = (int(end) for end in torch.aminmax(types))
-        raise ValueError(
-            f"edge_type must lie in [0, {NEXT_USE + 1}): the {len(GREAT_TYPES)} of GREAT_TYPES, counted from 0, and "
-            f"NEXT_USE; got values from {low} to {high} (GREAT's files count from 1)"
-        )
