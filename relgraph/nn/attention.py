@@ -18,7 +18,7 @@ from relgraph.functional.choice import choice_of
 from relgraph.functional.region import active
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
-from relgraph.nn.inputs import Inputs, Names, Widths, check_inputs
+from relgraph.nn.inputs import Inputs, Names, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_between
 from relgraph.nn.masks import join_masks
 from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
@@ -362,10 +362,7 @@ class RelationAttention(Projections):
         """The checked inputs and scores by row."""
         if self.labeler is not None:
             labels = labels_between(self.labeler, labels, query, key, cache, q_offset, self._names)
-        inputs = check_inputs(
-            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, self._first_weight), self.tables,
-            query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache, self._names,
-        )  # fmt: skip
+        inputs = check_inputs(self, query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache)
         if self.tables is None and bank_features is not None:
             raise ValueError("bank_features must be None for a layer without tables")
         check.boolean("need_label_mass", need_label_mass)

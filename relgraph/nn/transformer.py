@@ -93,9 +93,6 @@ class RelationTransformer(nn.Module):
         torch.Size([2, 5, 16])
     """
 
-    encoder: RelationEncoder
-    decoder: RelationDecoder
-
     def __init__(
         self,
         d_model: int = 512,

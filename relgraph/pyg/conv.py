@@ -102,15 +102,7 @@ class RelationConv(EdgeLayer, MessagePassing):
         torch.Size([3, 32])
     """
 
-    _alpha: OptTensor
-    lin_value: Linear | None
-    lin_query: Linear | None
-    lin_skip: Linear | None
-    lin_beta: Linear | None
-    lin_edge: Linear | None
-    lin_edge_value: Linear | None
     out_bias: nn.Parameter | None
-    self_loops: SelfLoops | None
 
     def __init__(
         self,
