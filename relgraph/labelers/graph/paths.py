@@ -127,6 +127,21 @@ class GraphPaths(ABC):
     @abstractmethod
     def __call__(self, graph: Graph) -> PathLabels: ...
 
+    @final
+    def describe(self, graph: Graph) -> LabelCounts | SumCounts:
+        """Count the pairs of each path of a graph; see :class:`~relgraph.labelers.PathLabels`.
+
+        Args:
+            graph: as in a call.
+
+        Returns:
+            :class:`~relgraph.labels.LabelCounts`.
+
+        Raises:
+            TypeError, ValueError: as in a call.
+        """
+        return self(graph).describe()
+
 
 @final
 @dataclass(frozen=True)
