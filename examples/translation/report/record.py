@@ -43,12 +43,7 @@ def condense(folder: Path) -> dict[str, Any]:
     for path in finished:
         config, results = load_json(path / "config.json"), load_json(path / "results.json")
         entry: Run = {"name": path.name, "config": config, **_read_metrics(path / "metrics.csv")}
-        entry |= {name: results[name] for name in ("averaged_steps", "search")}
-        # the report has no scores by source length
-        entry["tests"] = {
-            name: {measure: value for measure, value in test.items() if measure != "by_length"}
-            for name, test in results["tests"].items()
-        }
+        entry |= {name: results[name] for name in ("averaged_steps", "search", "tests")}
         variant = Variant.of(config["model"])
         pictured = variant in map(relative, PICTURED_DISTANCES) and shape_of(entry) is None
         if pictured and (path / AVERAGE).exists():

@@ -167,7 +167,7 @@ def shape_of(entry: Run) -> str | None:
     """Which of ``SHAPES`` a run has; None for the size that most rows have."""
     model = entry["config"]["model"]
     for name, shape in SHAPES.items():
-        if all(model[size] == value for size, value in shape.sizes.items()):
+        if all(model[size] == value for size, value in shape.items()):
             return name
     return None
 
