@@ -342,36 +342,6 @@ def picture(
     print(f"picture: {path}")
 
 
-def bars(ax: Any, columns: Mapping[str, Mapping[str, Sequence[float]]], title: str = "") -> Any:
-    """Draw one bar per row and column: the mean of shares, and a dot for each of several seeds.
-
-    Args:
-        ax: Axes of matplotlib.
-        columns: by column and row, a share for each seed.
-        title: of the picture.
-    """
-    thick = 0.8 / len(columns)
-    for number, (column, rows) in enumerate(columns.items()):
-        for place, shares in enumerate(rows.values()):
-            y, values = place + (number - (len(columns) - 1) / 2) * thick, [100 * share for share in shares]
-            label = column if place == 0 else None
-            ax.barh(y, mean(values), 0.9 * thick, color=f"C{number}", alpha=0.7, label=label)
-            ax.annotate(
-                f"{mean(values):.1f}", (max(values), y), (4, 0), textcoords="offset points", va="center", size=8,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-            )  # fmt: skip
-            if len(values) > 1:
-                ax.plot(values, [y] * len(values), ".", color="black", markersize=4)
-    names = [*next(iter(columns.values()))]
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.set(xlabel="percent", title=title, xlim=(0, 108))
-    ax.spines[["top", "right"]].set_visible(False)
-    if len(columns) > 1:
-        ax.legend(frameon=False)
-    return ax
-
-
 def by_row(runs: Sequence[Any], share: Callable[[Any], float]) -> dict[str, list[float]]:
     """The share of each run, grouped by row."""
     rows: dict[str, list[float]] = {}

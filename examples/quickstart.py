@@ -58,7 +58,7 @@ from typing import Any
 import torch
 from code_relations import question_graph
 from example_options import positive
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, cores, percent, picture, train, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, cores, percent, picture, train, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn
@@ -318,31 +318,11 @@ def report(runs: Sequence[Run], baselines: dict[str, float]) -> str:
 # Pictures
 # --------
 #
-# The first picture shows the results (in the short mode, those of the long run) and the training losses. The others
+# The first picture shows the results of the long run. The others
 # show, for every row with labels, the length of each label's vectors and the attention that each label gets on test
 # functions, and the labels of one short function. At the start of training all vectors have a length of about 1.
 
 FARTHEST = {DISTANCE.names[0], DISTANCE.names[-1]}
-
-
-def draw_results(folder: Path, runs: Sequence[Run], baselines: dict[str, float]) -> None:
-    """Draw one bar per row, lines for the rules that do not learn, and the loss of the first seed of each row."""
-    rules = {name: 100 * share for name, share in baselines.items()}
-    best = max(rules, key=rules.__getitem__)
-    with picture(folder / "results.png", 11, 4.5, 1, 2) as (shares, losses):
-        lines = [
-            shares.axvline(rules[name], color="0.4", linestyle=style, zorder=0, label=name)
-            for name, style in (("chance", ":"), (best, "--"))
-        ]
-        bars(shares, {"right": by_row(runs, lambda run: run.accuracy)}, "Right variables")
-        shares.legend(handles=lines, frameon=False, loc="lower right")
-        window = max(1, min(100, len(runs[0].losses) // 4))
-        for run in (run for run in runs if run.seed == 0):
-            at = range(window, len(run.losses) + 1)
-            losses.plot(at, [mean(run.losses[end - window : end]) for end in at], label=run.variant)
-        losses.set(xlabel="step", ylabel="loss", title=f"Training loss, mean of the last {window} steps")
-        losses.legend(frameon=False)
-        losses.spines[["top", "right"]].set_visible(False)
 
 
 def draw_labels(path: Path, data: Data) -> None:
@@ -466,8 +446,6 @@ def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:
     """Pictures of the results, and of what the first seed of every row with labels has learned."""
     if arguments.quick:
         Kept.read("quickstart").draw(runs.folder)
-    else:
-        draw_results(runs.folder, runs.done, data.baselines())
     for variant in VARIANTS:
         if variant.name in arguments.variants and variant.labeler is not None:
             model = build(variant, len(data.train.vocabulary), 0)
