@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import example_runs
 import pytest
-import torch
-from example_runs import Runs, lead, train
+from example_runs import Runs, lead
 from torch import nn
 
 
@@ -83,24 +82,6 @@ def test_each_run_that_is_done_prints_its_score_and_what_is_left(tmp_path, capsy
     ]
     taken = {("a", 0): 100.0}
     assert example_runs._outlook([("a", seed) for seed in range(7)], taken, 3) == "1 of 7 runs done, about 3 min left"
-
-
-def test_a_run_prints_lines_where_there_is_no_terminal(capsys, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(example_runs.time, "perf_counter", lambda: now[0])
-
-    def losses(model):
-        while True:
-            now[0] += 12
-            yield model(torch.ones(1, 1)).square().sum()
-
-    model = weights(1.0)
-    train(model, losses(model), 9, 0.0, title="row, seed 0")
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(", loss")[0] for line in lines] == [f"row, seed 0: step {step} of 9" for step in (3, 6, 9)]
-    assert [line.split(", about ")[1] for line in lines] == ["72 s left", "36 s left", "0 s left"]
-    train(model, losses(model), 9, 0.0, title="")
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copies of this one")

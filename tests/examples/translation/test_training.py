@@ -1,6 +1,5 @@
 """Tests the training of the translator: what an update computes, what is written, and how a run continues."""
 
-import re
 import shutil
 
 import pytest
@@ -13,7 +12,7 @@ pytest.importorskip("tokenizers")
 from examples.translation import checkpoints, cli, evaluation, files, training
 from examples.translation.search import Search, search, translate
 from examples.translation.vocabulary import END
-from tests.examples.translation.cases import FINISHED, assert_same_end, build, metrics, train, write_corpus
+from tests.examples.translation.cases import FINISHED, assert_same_end, build, train, write_corpus
 
 
 class TestUpdates:
@@ -49,18 +48,6 @@ class TestUpdates:
         some.update()
         assert norm > 0.1
         torch.testing.assert_close(found, [g * (clip / norm if clip else 1) for g in wanted], rtol=1e-4, atol=1e-6)
-
-
-class TestPrinted:
-    def test_without_a_terminal_a_line_comes_every_log_every_steps(self, data, tmp_path, capsys):
-        assert train(data, tmp_path, steps=10, log_every=4) == 0
-        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
-        rows = [row for row in metrics(tmp_path) if row["split"] == "train"]
-        assert [int(row["step"]) for row in rows] == [4, 8]
-        for line, row in zip(lines, rows, strict=True):
-            about = f"loss {float(row['loss']):.3f}, learning rate {float(row['learning_rate']):.3g}"
-            wanted = rf"step {row['step']} of 10: {re.escape(about)}, [\d,]+ tokens/s, \d+ s left"
-            assert re.fullmatch(wanted, line), line
 
 
 class TestLearnedPositions:
