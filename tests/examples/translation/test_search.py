@@ -106,13 +106,25 @@ class Chains:
 
 @pytest.mark.parametrize("beam", [1, 2, 3])
 def test_chains_that_end_early_and_late_are_searched_by_the_rules(beam):
-    ids, rows, limit = 7, 400, 4
+    ids, rows, limit = 7, 200, 4
     logits = torch.randn(rows, ids, ids, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logits[..., END] += torch.linspace(-1, 3, rows, dtype=torch.float64)[:, None]  # many ends among the best candidates
     model, how = Chains(2 * logits), Search(beam, 0.6, cached=False)
     found = search_memory(model, (torch.arange(rows),), [limit] * rows, how)
     expected = [_plain_beam(partial(model.following, row), ids, limit, how) for row in range(rows)]
     assert [each.ids for each in found] == [each.ids for each in expected]
+
+
+def test_as_many_go_on_as_the_beam_is_wide_when_all_of_them_also_end():
+    """The fourth candidate of a beam of two goes on after two ends among the first three, and wins."""
+    a, b, c, d = range(SPECIAL, SPECIAL + 4)
+    chances = torch.full((1, 7, 7), 0.001, dtype=torch.float64)
+    for last, row in {START: {a: 0.5, b: 0.49}, a: {END: 0.4, c: 0.35}, b: {END: 0.3, d: 0.28}, d: {END: 0.98}}.items():
+        for token, chance in row.items():
+            chances[0, last, token] = chance
+    chances[..., PAD] += 1 - chances.sum(-1)
+    model, how = Chains(chances.log()), Search(2, 2.0, cached=False)
+    assert search_memory(model, (torch.tensor([0]),), [4], how)[0].ids == (b, d)
 
 
 @pytest.fixture(scope="module")
