@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
@@ -219,16 +220,25 @@ def _outlook(pairs: Sequence[tuple[str, int]], taken: Mapping[tuple[str, int], f
 def side_by_side(work: Callable[[Any], Any], jobs: Iterable[Any], processes: int) -> Iterator[Any]:
     """Do jobs in copies of this process (fork), several at once; yield the results in the order in which the jobs end.
 
-    The copies have the data that this process has read. Ctrl-C ends all of them.
+    The copies have the data that this process has read. Ctrl-C ends all of them, and so does an error of one.
     """
     global _work
     _work = work
     with warnings.catch_warnings():
         # Python 3.12 warns about numpy's threads, which a copy does not need
         warnings.simplefilter("ignore", DeprecationWarning)
-        pool = multiprocessing.get_context("fork").Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+        fork, quiet = multiprocessing.get_context("fork"), (signal.SIGINT, signal.SIG_IGN)
+        pool = ProcessPoolExecutor(processes, fork, signal.signal, quiet)
+        ends = as_completed([pool.submit(_do, job) for job in jobs])
     with pool:
-        yield from pool.imap_unordered(_do, jobs)
+        try:
+            for end in ends:
+                yield end.result()
+        except BaseException:  # Ctrl-C, a run that failed, a process that the system killed
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
 
 
 def _do(job: Any) -> Any:
