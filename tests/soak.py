@@ -161,24 +161,19 @@ def some_labels(rng: Random, most: int, least: int = 1) -> rg.Labels:
     def ids(*shape: int) -> Tensor:
         return torch.randint(0, 7, shape, generator=generator)
 
-    kind = rng.choice(["clipped", "buckets", "dense", "edges", "over", "sum", "packed"])
     ends = torch.randint(0, n, (2, 3 * n), generator=generator)
     distance = rg.DistanceLabels(n, lookup=[min(abs(d), 6) for d in range(-12, 13)], left=12, num_labels=7)
-    if kind == "buckets":
-        return distance
-    if kind == "dense":
-        return rg.DenseLabels(ids(n, n), 7)
-    if kind == "edges":
-        return rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n)
-    if kind == "over":
-        return rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n, default=distance, duplicates=rng.choice(["first", "sum"]))
-    if kind == "sum":
-        return rg.SumLabels(distance, rg.DenseLabels(ids(n, n), 7))
-    if kind == "packed":
-        cuts = sorted(rng.choices(range(n + 1), k=5))
-        ptr = torch.tensor([0, *cuts, n])
-        return rg.BlockLabels(ids(int((ptr.diff() ** 2).sum())), 7, ptr)
-    return rg.ClippedDistance(3)(n)
+    ptr = torch.tensor([0, *sorted(rng.choices(range(n + 1), k=5)), n])
+    kinds: tuple[Callable[[], rg.Labels], ...] = (
+        lambda: rg.ClippedDistance(3)(n),
+        lambda: distance,
+        lambda: rg.DenseLabels(ids(n, n), 7),
+        lambda: rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n),
+        lambda: rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n, default=distance, duplicates=rng.choice(["first", "sum"])),
+        lambda: rg.SumLabels(distance, rg.DenseLabels(ids(n, n), 7)),
+        lambda: rg.BlockLabels(ids(int((ptr.diff() ** 2).sum())), 7, ptr),
+    )
+    return rng.choice(kinds)()
 
 
 def short_call(rng: Random, shared: Shared) -> None:
@@ -272,21 +267,6 @@ def decoding(rng: Random, shared: Shared) -> None:
         cache.reset()
 
 
-INTERPRETER = threading.Lock()
-"""Triton's interpreter is one for all threads."""
-
-
-def fused_call(rng: Random, shared: Shared) -> None:
-    """A short call by the fused kernels in Triton's interpreter, for the maps that they keep."""
-    labels = some_labels(rng, 40)
-    if isinstance(labels, rg.EdgeLabels) and labels.duplicates == "sum":
-        return
-    shape = (labels.q_len, 2, 16) if labels.packed else (1, 2, labels.q_len, 16)
-    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
-    with INTERPRETER:
-        rg.relation_attention(q, k, v, labels, table_of(labels, 16), impl="triton").sum().backward()
-
-
 Piece = Callable[[Random, Shared], None]
 
 WORK: tuple[Piece, ...] = (short_call, short_call, long_call, new_labels, graph_call, training, decoding)
@@ -368,24 +348,14 @@ def _line(sample: Sample) -> str:
     return f"{sample.seconds:6.0f} s  {sample.memory / MIB:8.1f} MiB  {held}"
 
 
-def _keep_few_maps() -> None:
-    """Load Triton's interpreter, and let what the kernels keep be full before the warm-up is over."""
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    memory.KEPT = 8
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long (5); a fraction will do")
     parser.add_argument("--threads", type=int, default=2, help="Python threads at work at a time (2)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (0)")
-    parser.add_argument("--triton", action="store_true", help="the fused kernels too, in Triton's interpreter")
     arguments = parser.parse_args(argv)
-    if arguments.triton:
-        _keep_few_maps()
-    pieces = (*WORK, fused_call) if arguments.triton else WORK
-    return soak(60 * arguments.minutes, arguments.threads, seed=arguments.seed, pieces=pieces)
+    return soak(60 * arguments.minutes, arguments.threads, seed=arguments.seed)
 
 
 if __name__ == "__main__":

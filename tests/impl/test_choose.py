@@ -170,11 +170,6 @@ def test_unknown_name():
         choose(call(), "flash")
 
 
-def test_chunked_refuses_weights():
-    with pytest.raises(NotImplementedError, match="impl='chunked' never holds all attention weights; use impl='dense'"):
-        choose(call(need_weights=True), "chunked")
-
-
 def test_torch_func_works_on_plain_torch_and_is_refused_elsewhere():
     x = torch.randn(2, 1, 2, 4, 3, dtype=torch.float64)
     labels = KINDS["distance"](4)
@@ -251,10 +246,3 @@ def test_weights_of_parallel_edges_come_from_the_reference():
     case = make(KINDS["edges only parallel"](4), kinds="v")
     _, aux = rg.relation_attention_with_aux(*case.inputs, case.labels, value_table=case.tables[1], need_weights=True)
     torch.testing.assert_close(aux.weights.sum(-1), (aux.weights.sum(-1) > 0).double())
-
-
-def test_chunked_has_no_second_derivative():
-    case = make(KINDS["distance"](4))
-    (grad,) = torch.autograd.grad(raw(case, "chunked")[0].square().sum(), case.inputs[:1], create_graph=True)
-    with pytest.raises(NotImplementedError, match="impl='chunked' has no second derivative; use impl='dense'"):
-        grad.sum().backward()

@@ -16,7 +16,7 @@ from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, assert_same, make, raw
 
 FAST = ("dense", "chunked", "native")
-SEEDS = 5  # one that passes proves little
+SEEDS = 3  # one that passes proves little
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
@@ -59,15 +59,34 @@ def test_kinds(kind, impl, n):
     check(make(KINDS[kind](n), n=n), impl)
 
 
-@pytest.mark.parametrize("n", [63, 111])
-@pytest.mark.parametrize("kind", IN_BLOCKS)
-def test_odd_sizes_over_several_blocks(kind, n):
-    check(make(KINDS[kind](n), n=n, heads=2, kv_heads=1, size=2, value_size=2, batch=1), "chunked")
+SOME_TABLES = [
+    ("", "", True),
+    ("k", "k", False),
+    ("v", "", True),
+    ("q", "q", False),
+    ("b", "", False),
+    ("kb", "b", True),
+    ("vq", "v", False),
+    ("kvqb", "kvqb", True),
+]
+"""Which tables there are, which of them are per head, and whether label masses are asked for."""
+
+
+@pytest.mark.parametrize("impl", FAST)
+@pytest.mark.parametrize(("tables", "per_head", "mass"), SOME_TABLES)
+@pytest.mark.parametrize("kind", ["distance", "edges sum", "edges only", "sum"])
+def test_tables(kind, tables, per_head, mass, impl):
+    """Over key heads that each head has for itself, or that all share."""
+    if tables or kind in ("edges only", "sum"):  # labels that nothing reads must hide some pairs
+        check(
+            make(KINDS[kind](6), heads=3, kv_heads=3 if mass else 1, kinds=tables, per_head=per_head), impl, mass=mass
+        )
 
 
 @each_kind_and_impl
 def test_odd_size_with_every_option(kind, impl):
     check_every_option(kind, impl, n=63, heads=2)
+    check_every_option(kind, impl, n=5, heads=4)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -76,12 +95,6 @@ def test_small_blocks(kind, rows, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_ROWS", rows)
     labels = KINDS[kind](8)
     check(make(labels, n=8, **causal_options(labels, 8)), "chunked")
-
-
-@each_kind_and_impl
-def test_causal(kind, impl):
-    labels = KINDS[kind](7)
-    check(make(labels, **causal_options(labels, 7)), impl)
 
 
 @pytest.mark.parametrize("impl", FAST)
@@ -112,14 +125,14 @@ def masks(labels, n, batch, heads):
     return {"rows that see nothing": empty_row, "padding": padding, "added": added}
 
 
-@pytest.mark.parametrize("which", ["rows that see nothing", "padding", "added"])
 @each_kind_and_impl
-def test_masks(kind, impl, which):
+def test_masks(kind, impl):
     labels = KINDS[kind](7)
     case = make(labels)
     batch = 1 if labels is not None and labels.packed else case.inputs[0].shape[0]
-    case.options["attn_mask"] = masks(labels, 7, batch, 2)[which]
-    check(case, impl)
+    for mask in masks(labels, 7, batch, 2).values():
+        case.options["attn_mask"] = mask
+        check(case, impl)
 
 
 @pytest.mark.parametrize("score", [None, rg.score.Additive(torch.linspace(-1.0, 1.0, 4))], ids=["dots", "additive"])
@@ -137,35 +150,6 @@ def test_a_mask_of_a_wider_dtype_is_converted(impl, dtype, score):
         )
         assert wide.dtype == dtype
         torch.testing.assert_close(wide, usual)
-
-
-@each_kind_and_impl
-def test_given_dropout_mask(kind, impl):
-    case = make(KINDS[kind](7), dropout_p=0.3)
-    shape = raw(case, "reference")[0].shape
-    k_len = 7 if case.labels is None else case.labels.k_len
-    keep = (torch.rand(*shape[:3], k_len) > 0.3).to(F64)
-    check(case, impl, keep=keep)
-
-
-@pytest.mark.parametrize("impl", FAST)
-@pytest.mark.parametrize("heads", [(4, 1), (4, 2), (4, 4)], ids=["mqa", "gqa", "mha"])
-@pytest.mark.parametrize("kind", ["distance", "dense batch", "edges only", "edges sum", "sum", "block"])
-def test_shared_key_heads(kind, heads, impl):
-    check(make(KINDS[kind](7), heads=heads[0], kv_heads=heads[1], per_head="vqb"), impl)
-
-
-TABLES = ["".join(c) for r in range(5) for c in combinations("kvqb", r)]
-
-
-@pytest.mark.parametrize("impl", FAST)
-@pytest.mark.parametrize("per_head", ["", "kvqb"])
-@pytest.mark.parametrize("tables", TABLES)
-@pytest.mark.parametrize("kind", ["distance", "edges sum", "edges only", "sum"])
-def test_tables(kind, tables, per_head, impl):
-    check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl)
-    if tables or kind in ("edges only", "sum"):  # labels that nothing reads must hide some pairs
-        check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl, mass=False)
 
 
 @pytest.mark.parametrize("impl", FAST)
@@ -268,7 +252,7 @@ def test_dropout_gradient_against_finite_differences():
 @pytest.mark.parametrize("impl", FAST)
 @pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default", "edges only", "sum"])
 def test_error_in_lower_precision(kind, impl, dtype):
-    """KeepsAlive to the reference in the same dtype and to the size of the terms that cancel, over several seeds."""
+    """Near the reference in the same dtype and the size of the terms that cancel, over several seeds."""
     draws = (twins(KINDS[kind](40), dtype, heads=2, size=16, value_size=16) for _ in range(SEEDS))
     assert_within_budget(draws, lambda low: answer(low, impl))
 
