@@ -54,7 +54,7 @@ def test_a_short_soak(capsys):
 
 @pytest.mark.parametrize(
     "piece",
-    [*soak.WORK[:2], *(pytest.param(piece, marks=pytest.mark.slow) for piece in soak.WORK[2:])],
+    [*soak.WORK[:1], *(pytest.param(piece, marks=pytest.mark.slow) for piece in soak.WORK[1:])],
     ids=lambda piece: piece.__name__,
 )
 def test_every_piece_of_work_runs_in_a_thread(piece, capsys):
@@ -65,7 +65,7 @@ def test_every_piece_of_work_runs_in_a_thread(piece, capsys):
 def test_a_leak_is_seen(monkeypatch, capsys):
     held = []
 
-    def leak(rng, shared):
+    def leak(rng):
         held.extend(torch.zeros(300, 1024).unbind())
 
     monkeypatch.setattr(
@@ -78,7 +78,7 @@ def test_a_leak_is_seen(monkeypatch, capsys):
 
 
 def test_what_fails_ends_it(capsys):
-    def broken(rng, shared):
+    def broken(rng):
         raise ValueError("query must be something else")
 
     assert soak.soak(60, 2, pieces=(broken,)) == 1
@@ -88,12 +88,11 @@ def test_what_fails_ends_it(capsys):
 
 
 def test_new_labels_in_every_step_leave_resident_memory_flat():
-    shared = soak.Shared.make(Random(0))
     for step in range(50):
-        soak.new_labels(Random(step), shared)
+        soak.new_labels(Random(step))
     before = soak.measure(0.0)
     for step in range(50, 350):
-        soak.new_labels(Random(step), shared)
+        soak.new_labels(Random(step))
     after = soak.measure(0.0)
     assert after.memory - before.memory < 8 * MIB
     assert after.tensors <= before.tensors + 5

@@ -17,7 +17,6 @@ from relgraph.impl import IMPLEMENTATIONS
 from relgraph.labels import DistanceLabels
 from relgraph.score import DOT
 from tests.fuzz import __main__ as command
-from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, lose_keys
 from tests.fuzz.checks import run
 from tests.fuzz.compare import FuzzError, check
@@ -311,17 +310,6 @@ def test_draws_reach_every_corner():
         lose_keys(case)
         found.update({name: int(there) for name, there in traits(case).items()})
     assert not [name for name, count in found.items() if count == 0], "never drawn"
-
-
-def test_a_constant_that_is_gone_is_an_error(monkeypatch):
-    monkeypatch.setattr(
-        constants, "DRAWN", (constants.Constant("relgraph.impl.chunked.blocks", "BLOCK_COLUMNS", (1,)),)
-    )
-    with (
-        pytest.raises(AttributeError, match=r"names relgraph.impl.chunked.blocks.BLOCK_COLUMNS, which is gone"),
-        constants.drawn(0),
-    ):
-        pass
 
 
 def first_failure(seeds=range(40)):

@@ -217,16 +217,6 @@ def test_labels_are_not_mapped_over(name):
             mapped(ids)
 
 
-@pytest.mark.parametrize("impl", ["reference", "dense"])
-def test_what_the_refusal_names_works(impl):
-    x, ids = torch.randn(2, 1, 2, 4, 6), torch.stack([IDS, IDS.T])
-    alone = [rg.relation_attention(one, one, one, own, TABLE, impl=impl) for one, own in zip(x, ids, strict=True)]
-    together = rg.relation_attention(x[:, 0], x[:, 0], x[:, 0], ids, TABLE, impl=impl)
-    torch.testing.assert_close(together, torch.cat(alone))
-    mapped = torch.vmap(lambda one: rg.relation_attention(one, one, one, IDS, TABLE, impl=impl))(x)
-    torch.testing.assert_close(mapped[0], alone[0])
-
-
 def test_forward_mode_works_on_plain_torch_and_is_refused_elsewhere():
     from torch.autograd import forward_ad
 

@@ -60,19 +60,6 @@ def test_sizes(size, value_size):
     check(some_edges(40, 150), size=size, value_size=value_size, heads=2)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_graphs(seed):
-    """Empty rows, isolated nodes, no edges at all, parallel edges, hubs."""
-    torch.manual_seed(seed)
-    queries, keys = (int(x) for x in torch.randint(1, 80, (2,)))
-    count = int(torch.randint(0, 400, ()))
-    source, target = torch.randint(keys, (count,)), torch.randint(max(queries // 2, 1), (count,))
-    if seed % 3 == 0:
-        target = target * 0
-    labels = rg.EdgeLabels(torch.stack([source, target]), torch.randint(-1, 5, (count,)), 5, q_len=queries, k_len=keys)
-    check(labels, heads=2, batch=1 + seed % 2)
-
-
 # ---- edge vectors ----
 
 
@@ -144,18 +131,6 @@ def test_dropout_share_and_independence():
     assert not torch.equal(factors, dropped(labels, 0.3, seed=1))
 
 
-def test_dropout_does_not_depend_on_other_edges():
-    """The draw of a pair is known by its place: leaving out others changes nothing."""
-    index = torch.tensor([[0, 1, 2, 3, 4, 2], [0, 0, 1, 2, 2, 3]])
-    ids = torch.zeros(6, dtype=torch.long)
-    whole = dropped(rg.EdgeLabels(index, ids, 1, q_len=5), 0.5)
-    part = dropped(rg.EdgeLabels(index[:, 1:], ids[1:], 1, q_len=5), 0.5)
-    assert torch.equal(whole[:, 1:], part)
-
-
-# ---- second derivatives ----
-
-
 @pytest.mark.parametrize(("dropout_p", "direct"), [(0.0, False), (0.3, True)])
 def test_second_derivatives(dropout_p, direct, monkeypatch):
     if not direct:
@@ -175,38 +150,6 @@ def test_second_derivatives(dropout_p, direct, monkeypatch):
     leaves = [leaf(*shape) for shape in shapes]
     assert gradcheck(run, leaves, fast_mode=True)
     assert gradgradcheck(run, leaves, fast_mode=True)
-
-
-def test_third_derivative():
-    labels, x = some_edges(4, 9), leaf(1, 1, 4, 2)
-    z = rg.relation_attention(x, x, x, labels, impl="edges").square().sum()
-    wanted = rg.relation_attention(x, x, x, labels, impl="reference").square().sum()
-    for _ in range(3):
-        z, wanted = (torch.autograd.grad(y, x, create_graph=True)[0].square().sum() for y in (z, wanted))
-        torch.testing.assert_close(z, wanted)
-
-
-# ---- the machinery ----
-
-
-def test_same_bits_twice_and_with_two_threads():
-    labels = some_edges(700, 9000)
-    q, k, v = (torch.randn(1, 8, 700, 16, requires_grad=True) for _ in range(3))
-    table = torch.randn(4, 16, requires_grad=True)
-
-    def run():
-        z = rg.relation_attention(q, k, v, labels, table, table, table, impl="edges")
-        torch.manual_seed(0)
-        return [z, *torch.autograd.grad(z, [q, k, v, table], torch.randn(z.shape))]
-
-    threads = torch.get_num_threads()
-    first, again = run(), run()
-    torch.set_num_threads(2)
-    try:
-        both = run()
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(first, again, both, strict=True))
 
 
 def leaf(*shape):
@@ -263,31 +206,6 @@ def test_a_head_is_cut_where_threads_would_wait(monkeypatch):
     assert (cut(1), cut(2), cut(8)) == (1, 2, 8)
     monkeypatch.setattr(edges, "MOST_PARTS", 2 * 2 * 50 * 2)
     assert cut(8) == 3
-
-
-def test_dropout_of_a_part_is_that_of_the_whole():
-    """With the origins of its first head, query and key, a part draws what the whole draws there."""
-    index = torch.stack([torch.arange(6).repeat(6), torch.arange(6).repeat_interleave(6)])
-    whole = dropped(rg.EdgeLabels(index, torch.zeros(36, dtype=torch.long), 1, q_len=6), 0.5)
-    inside = (index >= 2).all(0)
-    part = rg.EdgeLabels(index[:, inside] - 2, torch.zeros(16, dtype=torch.long), 1, q_len=4)
-    mine = dropped(part, 0.5, heads=3, origin=(0, 5, 2, 2))
-    assert torch.equal(mine, whole[5:][:, inside])
-    assert not torch.equal(mine, dropped(part, 0.5, heads=3))
-
-
-def test_gradients_without_one_of_the_output():
-    """Label mass is used and the output is not."""
-    labels = some_edges(6, 20)
-    leaves = [leaf(1, 2, 6, 3) for _ in range(3)] + [leaf(4, 3)]
-    found = {}
-    for impl in ("native", "reference"):
-        _, aux = rg.functional.relation_attention_with_aux(
-            *leaves[:3], labels, leaves[3], impl=impl, need_label_mass=True
-        )  # fmt: skip
-        found[impl] = torch.autograd.grad(aux.label_mass.cos().sum(), leaves, materialize_grads=True)
-    for mine, wanted in zip(found["native"], found["reference"], strict=True):
-        torch.testing.assert_close(mine, wanted)
 
 
 def test_gradients_of_rows_that_overlap_in_memory():

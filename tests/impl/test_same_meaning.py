@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import relgraph as rg
 from relgraph.impl.chunked import blocks
-from relgraph.labels import DistanceLabels, EdgeLabels
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, assert_same, make, raw
 
@@ -208,46 +203,6 @@ def make_with(case, mask):
     return case
 
 
-@pytest.mark.parametrize("kind", ["distance", "dense", "edges only", "edges default"])
-def test_own_dropout_is_the_same_forward_and_backward(kind):
-    """With v = identity the output is the dropped weights; backward must drop the same ones."""
-    labels = KINDS[kind](70)
-    case = make(labels, heads=2, size=3, value_size=70, kinds="k", batch=1, dropout_p=0.5)
-    case.inputs[2] = torch.eye(70, dtype=F64).expand(1, 2, 70, 70).clone().requires_grad_()
-    torch.manual_seed(3)
-    weights = raw(case, "chunked", mass=False)[0]
-    (grad,) = torch.autograd.grad(weights.sum(), [case.inputs[2]])
-    torch.testing.assert_close(grad[..., 0], weights.sum(-2))  # d sum / d v[j] = sum_i of the dropped weights
-    torch.manual_seed(3)
-    assert torch.equal(raw(case, "chunked", mass=False)[0], weights)
-    dropped = (weights == 0).to(F64).mean() - (raw(case, "reference", keep=torch.ones(()), mass=False)[0] == 0).to(
-        F64
-    ).mean()
-    assert dropped > 0.05
-    assert not torch.equal(raw(case, "chunked", mass=False)[0], weights)
-
-
-@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
-def test_heads_and_batch_rows_have_dropout_of_their_own(impl):
-    """Also where each has a block of its own: 512 · 1,024 scores are one."""
-    x = torch.zeros(2, 2, 1024, 2)
-    kept = rg.relation_attention(x, x, torch.ones_like(x), None, dropout_p=0.5, impl=impl)[..., 0]
-    rows = kept.flatten(0, 1)
-    for one, other in combinations(rows, 2):
-        assert not torch.equal(one[:512], other[:512])
-    assert not torch.equal(rows[0, :512], rows[0, 512:])
-
-
-def test_dropout_gradient_against_finite_differences():
-    case = make(KINDS["distance"](6), batch=1, dropout_p=0.4)
-
-    def fn(*leaves):
-        torch.manual_seed(5)
-        return tuple(raw(case, "chunked"))
-
-    assert torch.autograd.gradcheck(fn, case.leaves)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("impl", FAST)
 @pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default", "edges only", "sum"])
@@ -255,41 +210,3 @@ def test_error_in_lower_precision(kind, impl, dtype):
     """Near the reference in the same dtype and the size of the terms that cancel, over several seeds."""
     draws = (twins(KINDS[kind](40), dtype, heads=2, size=16, value_size=16) for _ in range(SEEDS))
     assert_within_budget(draws, lambda low: answer(low, impl))
-
-
-@given(
-    q_len=st.integers(1, 9),
-    k_len=st.integers(0, 9),
-    offset=st.integers(-4, 9),
-    lookup=st.lists(st.integers(-2, 3), min_size=1, max_size=7),
-    left=st.integers(0, 6),
-    causal=st.booleans(),
-    rows=st.integers(1, 4),
-)
-def test_any_lookup(q_len, k_len, offset, lookup, left, causal, rows):
-    labels = DistanceLabels(q_len, k_len, lookup=lookup, left=min(left, len(lookup) - 1), q_offset=offset, num_labels=4)
-    case = make(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal)
-    kept = blocks.BLOCK_ROWS
-    blocks.BLOCK_ROWS = rows
-    try:
-        check(case, "chunked")
-    finally:
-        blocks.BLOCK_ROWS = kept
-    check(case, "dense")
-
-
-@given(data=st.data(), n=st.integers(1, 6), count=st.integers(0, 20), default=st.sampled_from([None, -1, 2]))
-def test_any_edges(data, n, count, default):
-    node = st.integers(0, n - 1)
-    pairs = data.draw(st.lists(st.tuples(node, node, st.integers(-1, 2)), min_size=count, max_size=count))
-    index = torch.tensor([p[:2] for p in pairs], dtype=torch.long).reshape(-1, 2).T
-    ids = torch.tensor([p[2] for p in pairs], dtype=torch.long)
-    labels = EdgeLabels(
-        index, ids, 3, q_len=n, default=default, duplicates=data.draw(st.sampled_from(["first", "sum"]))
-    )
-    case = make(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1)
-    if default is None:
-        check(case, "edges")
-    if default is not None or not labels.parallel:
-        check(case, "chunked")
-        check(case, "dense")

@@ -13,7 +13,7 @@ from relgraph.impl.triton.edges import PAIRS
 from relgraph.labels import EdgeLabels
 from relgraph.plan import encode, plan_memo
 from tests.budget import twins
-from tests.cases import F64, KINDS, Case, answer, edges, make, moved, raw
+from tests.cases import F64, KINDS, answer, edges, make, moved, raw
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -127,17 +127,6 @@ def test_own_dropout_is_the_same_forward_and_backward():
     assert not torch.equal(raw(case, "triton")[0].cpu(), weights)
 
 
-def test_share_that_dropout_keeps():
-    """Sixteen hundred equal weights: the kept share is within five standard deviations."""
-    n, share = 800, 0.8
-    index = torch.stack([torch.arange(n), torch.zeros(n, dtype=torch.long)])
-    labels = EdgeLabels(index, torch.zeros(n, dtype=torch.long), 1, q_len=1, k_len=n).to(DEVICE)
-    q, k, v = (torch.zeros(1, 2, m, 1, device=DEVICE) for m in (1, n, n))
-    case = Case(labels, [q, k, v + 1], [None] * 4, {"dropout_p": share, "enable_gqa": False})
-    kept = raw(case, "triton", mass=False)[0].mean() * (1 - share)
-    assert abs(float(kept) - (1 - share)) < 5 * (share * (1 - share) / (2 * n)) ** 0.5
-
-
 @pytest.mark.parametrize(("kind", "dtype"), [("edges only", torch.bfloat16), ("edges only packed", torch.float16)])
 def test_half_types(kind, dtype):
     check(KINDS[kind](4), dtype, heads=2, kv_heads=1, size=16, value_size=16)
@@ -153,20 +142,6 @@ def test_gradient_of_one_output_alone(which):
         found = torch.autograd.grad(out, of.leaves, allow_unused=True)
         grads.append(([], [torch.zeros_like(x) if g is None else g for g, x in zip(found, of.leaves, strict=True)]))
     within_budget(*grads)
-
-
-def test_rows_without_pairs_are_zero_and_give_zero_gradients():
-    labels = EdgeLabels(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 1]), 3, q_len=4)
-    case = moved(make(labels, dtype=torch.float32), DEVICE)
-    outputs, grads = answer(case, "triton")
-    output, lse, mass = (x.detach().cpu() for x in outputs)
-    assert (output[:, :, [0, 1, 3]] == 0).all()
-    assert (lse[:, :, [0, 1, 3]] == float("-inf")).all()
-    assert (mass[:, :, [0, 1, 3]] == 0).all()
-    assert (grads[0][:, :, [0, 1, 3]] == 0).all()
-    assert (grads[1][:, :, 2:] == 0).all()
-    assert (grads[2][:, :, 2:] == 0).all()
-    torch.testing.assert_close(mass[:, :, 2].sum(-1), torch.ones(2, 2))
 
 
 def test_repeats_bit_for_bit():

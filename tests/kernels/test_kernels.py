@@ -162,14 +162,6 @@ def test_toy_kernel(tmp_path):
     )
 
 
-@needs_triton
-@pytest.mark.slow
-def test_relgraph_s_own_kernels_pass(tmp_path):
-    """Labels by distance in backward by keys, compiled for one GPU as in a call."""
-    done = command(tmp_path, "--only", "backward_keys distance fp16 64")
-    assert "no spills; uniform tiles within 1.1 and mixed ones within 3.0 times their baselines" in done.stdout
-
-
 FITS = """
 import sys, torch
 from cuxray.archspec import lookup
