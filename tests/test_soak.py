@@ -71,7 +71,7 @@ def test_a_leak_is_seen(monkeypatch, capsys):
     monkeypatch.setattr(
         soak, "measure", lambda start: Sample(0.1 * len(held), len(held) * 4096, 6, 1, len(held), 6, 6, 0)
     )
-    assert soak.soak(1.2, 1, every=0.02, pieces=(leak,)) == 1
+    assert soak.soak(3.0, 1, every=0.02, pieces=(leak,)) == 1
     printed = capsys.readouterr().out
     assert "memory grows steadily" in printed
     assert "tensors grows steadily" in printed
