@@ -4,7 +4,6 @@ of every kind of labels: tests/impl/test_same_meaning.py."""
 from __future__ import annotations
 
 import ctypes
-import random
 from dataclasses import replace
 
 import pytest
@@ -13,12 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
 from relgraph.impl.native import attend, build
-from relgraph.impl.native import edges as native_edges
-from relgraph.impl.native.check import check_listed, check_tensors
+from relgraph.impl.native.check import check_tensors
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
 from relgraph.plan import DistanceIds, lower
-from relgraph.plan.parts import WrittenIds
 from tests.cases import F64, KINDS, answer, make, raw
 
 pytestmark = [
@@ -35,17 +32,9 @@ def threads():
     torch.set_num_threads(before)
 
 
-FEW_HEADS = [
-    ("distance", 1),
-    ("distance", 3),
-    ("dense batch", 1),
-    ("block", 2),
-    ("edges default packed", 1),
-    ("sum", 1),
-]
-
-
-@pytest.mark.parametrize(("kind", "heads"), FEW_HEADS)
+@pytest.mark.parametrize(
+    ("kind", "heads"), [("distance", 3), ("dense batch", 1), ("block", 2), ("edges default packed", 1), ("sum", 1)]
+)
 def test_threads_share_the_work_of_few_heads(kind, heads, threads):
     """Fewer heads than threads: each head's rows are split, and the gradients of keys are summed."""
     case = make(KINDS[kind](150), heads=heads, kv_heads=1, batch=1)
@@ -56,16 +45,6 @@ def test_threads_share_the_work_of_few_heads(kind, heads, threads):
         again, more = answer(case, "native")
         for one, two in zip([*outputs, *grads], [*again, *more], strict=True):
             torch.testing.assert_close(one, two)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("dtype", [F64, torch.float32, torch.bfloat16])
-def test_the_same_bits_twice_at_one_number_of_threads(count, dtype, threads):
-    threads(count)
-    case = make(KINDS["sum"](160), heads=3, kv_heads=1, size=16, value_size=16, batch=1, dtype=dtype)
-    first, second = (answer(case, "native") for _ in range(2))
-    for one, two in zip([*first[0], *first[1]], [*second[0], *second[1]], strict=True):
-        assert torch.equal(one, two)
 
 
 def problem_of(labels, **changes):
@@ -199,19 +178,15 @@ def test_a_plan_that_does_not_fit_never_reaches_the_kernels(what):
         attend._forward(replace(problem, plan=spoil(problem.plan)))
 
 
-def test_two_first_entries_of_one_pair_are_refused():
-    labels = KINDS["edges first"](8)
-    problem = problem_of(labels)
+def test_listed_pairs_that_contradict_each_other_are_refused():
+    problem = problem_of(KINDS["edges first"](8))
     spoilt = csr(problem.plan, role=torch.ones_like(problem.plan.parts[0].csr.role))
     with pytest.raises(ValueError, match="one first entry per pair"):
         attend._forward(replace(problem, plan=spoilt))
-
-
-def test_listed_pairs_across_graphs_are_refused():
     problem = problem_of(KINDS["edges default packed"](8))
-    pairs = problem.plan.parts[0].csr
+    spoilt = csr(problem.plan, col=torch.zeros_like(problem.plan.parts[0].csr.col))
     with pytest.raises(ValueError, match="own graph"):
-        attend._forward(replace(problem, plan=csr(problem.plan, col=torch.zeros_like(pairs.col))))
+        attend._forward(replace(problem, plan=spoilt))
 
 
 SHAPES = {
@@ -233,6 +208,7 @@ SHAPES = {
     "columns": ("columns", lambda p: p.columns + 1, "columns must be"),
     "heads": ("key", lambda p: p.key.expand(1, 3, 8, 3), "number of heads"),
     "causal": ("causal", lambda p: torch.tensor([1, 2]), "offset must have"),
+    "biases beside scores": ("label_biases", lambda p: torch.ones(p.columns, dtype=F64), "by_query must be None with"),
 }
 
 
@@ -262,12 +238,6 @@ def test_the_op_checks_what_anyone_may_call_it_with(kind):
         torch.ops.relgraph.attend(query, key[:, :, 1:], *rest)
 
 
-def test_biases_of_labels_take_the_place_of_scores_by_row():
-    problem = problem_of(dense())
-    with pytest.raises(ValueError, match="by_query must be None with label_biases, got a tensor"):
-        check_tensors(replace(problem, label_biases=torch.ones(problem.columns, dtype=F64)))
-
-
 def test_the_value_term_needs_the_sums():
     problem = problem_of(dense())
     table = torch.ones(problem.columns, 4, dtype=F64)
@@ -288,7 +258,7 @@ def test_shapes_on_the_meta_device(kind):
 
 
 @pytest.mark.parametrize("layout", ["turned", "strided", "expanded", "one number"])
-@pytest.mark.parametrize("dtype", [F64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [F64, torch.bfloat16])
 def test_any_strides(layout, dtype):
     """Rows that are not dense are copied; nothing is read beside them."""
     n, size = 40, 1 if layout == "one number" else 6
@@ -310,9 +280,10 @@ def test_any_strides(layout, dtype):
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize("n", [300, 1300])
-@pytest.mark.parametrize("window", [1, 40, 700])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("n", "window", "dtype"),
+    [(300, 1, torch.float32), (1300, 40, torch.bfloat16), (1300, 700, torch.float32), (300, 40, torch.bfloat16)],
+)
 def test_windows_over_several_panels(n, window, dtype):
     """Keys that no row of a block sees are left out; what is left begins and ends within panels and steps."""
     labels = DistanceLabels(n, lookup=[-2, *[0] * window, 1, *[0] * window, -2], left=window + 1)
@@ -338,8 +309,7 @@ SEES_NOTHING = {
 
 
 @pytest.mark.parametrize("what", SEES_NOTHING)
-@pytest.mark.parametrize("panel", [64, 128])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, F64])
+@pytest.mark.parametrize(("panel", "dtype"), [(64, torch.float32), (128, torch.bfloat16), (128, F64)])
 def test_blocks_of_rows_that_see_no_key(what, panel, dtype, monkeypatch):
     """Their outputs and gradients are zeros, and no product is asked for no keys."""
     monkeypatch.setattr(attend, "PANEL", panel)
@@ -356,62 +326,6 @@ def test_blocks_of_rows_that_see_no_key(what, panel, dtype, monkeypatch):
     tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.1, F64: 1e-10}[dtype]
     for mine, wanted in zip(found["native"], found["reference"], strict=True):
         torch.testing.assert_close(mine, wanted, atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_spoilt_plans_are_refused_or_computed(seed):
-    """A number, a dtype or a length anywhere in a plan is changed: an error, or an answer, and never a read outside."""
-    generator = random.Random(seed)
-    kind = generator.choice(["dense", "dense batch", "block", "edges default", "edges only", "edges only packed"])
-    problem, kernels, check = problem_of(KINDS[kind](9)), attend, check_tensors
-    if problem.plan.edges_only:
-        problem = replace(problem, by_query=None, by_key=None, columns=0, need_sums=False)
-        kernels, check = native_edges, check_listed
-    spoilt = replace(problem, plan=spoil(problem.plan, generator))
-    try:
-        check(spoilt)
-        outputs = kernels._forward(spoilt)
-        incoming = Outputs(*(torch.ones_like(x) if x is not None and x.numel() else None for x in outputs))
-        kernels._backward(spoilt, outputs, incoming)
-    except (ValueError, IndexError):
-        return
-    assert outputs.output.shape[2] == problem.plan.q_len
-
-
-def spoil(plan, generator):
-    """The plan with one thing changed somewhere in its tensors or numbers."""
-    whole, one = [name for name in ("q_ptr", "k_ptr") if getattr(plan, name) is not None], plan.parts[0]
-    places = [(plan, name) for name in whole] + [(one, "offset")] * isinstance(one.offset, torch.Tensor)
-    if isinstance(one.ids, WrittenIds):
-        places += [(one.ids, "ids")] + [(one.ids, "starts")] * (one.ids.starts is not None)
-    if one.csr is not None:
-        places += [(one.csr, name) for name in ("row_ptr", "col", "ids", "role", "order")]
-    if not places or generator.random() < 0.1:
-        return replace(plan, **{generator.choice(["q_len", "k_len"]): generator.choice([0, 1, 8, 10, 1 << 40])})
-    owner, name = generator.choice(places)
-    changed = replace(owner, **{name: spoilt_tensor(getattr(owner, name), generator)})
-    if owner is plan:
-        return changed
-    if owner is not one:
-        changed = replace(one, **{"csr" if owner is one.csr else "ids": changed})
-    return replace(plan, parts=(changed, *plan.parts[1:]))
-
-
-def spoilt_tensor(x, generator):
-    """A tensor with another number, dtype, length or layout."""
-    way = generator.choice(["number", "number", "number", "dtype", "shorter", "longer", "strided"])
-    if way == "number" and x.numel():
-        x = x.clone()
-        number = generator.choice([-(1 << 40), -3, -1, 0, 3, 9, 81, 1 << 31, 1 << 32, 1 << 40])
-        x.view(-1)[generator.randrange(x.numel())] = torch.tensor(number).to(x.dtype)
-        return x
-    if way == "dtype":
-        return x.to(generator.choice([torch.int8, torch.int32, torch.float32, torch.uint8, torch.bool]))
-    if way == "shorter":
-        return x[..., :-1]
-    if way == "longer":
-        return torch.cat([x, x], -1)
-    return x.repeat_interleave(2, -1)[..., ::2]
 
 
 # ---- exceptions in C++ ----
