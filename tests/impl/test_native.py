@@ -4,6 +4,7 @@ of every kind of labels: tests/impl/test_same_meaning.py."""
 from __future__ import annotations
 
 import ctypes
+import random
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
 from relgraph.impl.native import attend, build
-from relgraph.impl.native.check import check_tensors
+from relgraph.impl.native import edges as native_edges
+from relgraph.impl.native.check import check_listed, check_tensors
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
 from relgraph.plan import DistanceIds, lower
+from relgraph.plan.parts import WrittenIds
 from tests.cases import F64, KINDS, answer, make, raw
 
 pytestmark = [
@@ -373,3 +376,59 @@ def test_an_exception_over_listed_pairs_is_raised_in_python(throws, threads, mon
         raw(case, "native")
     with pytest.raises(error, match=f"impl='native' failed in relgraph_edges_backward: {why}"):
         z.sum().backward()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_spoilt_plans_are_refused_or_computed(seed):
+    """A number, a dtype or a length anywhere in a plan is changed: an error, or an answer, and never a read outside."""
+    generator = random.Random(seed)
+    kind = generator.choice(["dense", "dense batch", "block", "edges default", "edges only", "edges only packed"])
+    problem, kernels, check = problem_of(KINDS[kind](9)), attend, check_tensors
+    if problem.plan.edges_only:
+        problem = replace(problem, by_query=None, by_key=None, columns=0, need_sums=False)
+        kernels, check = native_edges, check_listed
+    spoilt = replace(problem, plan=spoil(problem.plan, generator))
+    try:
+        check(spoilt)
+        outputs = kernels._forward(spoilt)
+        incoming = Outputs(*(torch.ones_like(x) if x is not None and x.numel() else None for x in outputs))
+        kernels._backward(spoilt, outputs, incoming)
+    except (ValueError, IndexError):
+        return
+    assert outputs.output.shape[2] == problem.plan.q_len
+
+
+def spoil(plan, generator):
+    """The plan with one thing changed somewhere in its tensors or numbers."""
+    whole, one = [name for name in ("q_ptr", "k_ptr") if getattr(plan, name) is not None], plan.parts[0]
+    places = [(plan, name) for name in whole] + [(one, "offset")] * isinstance(one.offset, torch.Tensor)
+    if isinstance(one.ids, WrittenIds):
+        places += [(one.ids, "ids")] + [(one.ids, "starts")] * (one.ids.starts is not None)
+    if one.csr is not None:
+        places += [(one.csr, name) for name in ("row_ptr", "col", "ids", "role", "order")]
+    if not places or generator.random() < 0.1:
+        return replace(plan, **{generator.choice(["q_len", "k_len"]): generator.choice([0, 1, 8, 10, 1 << 40])})
+    owner, name = generator.choice(places)
+    changed = replace(owner, **{name: spoilt_tensor(getattr(owner, name), generator)})
+    if owner is plan:
+        return changed
+    if owner is not one:
+        changed = replace(one, **{"csr" if owner is one.csr else "ids": changed})
+    return replace(plan, parts=(changed, *plan.parts[1:]))
+
+
+def spoilt_tensor(x, generator):
+    """A tensor with another number, dtype, length or layout."""
+    way = generator.choice(["number", "number", "number", "dtype", "shorter", "longer", "strided"])
+    if way == "number" and x.numel():
+        x = x.clone()
+        number = generator.choice([-(1 << 40), -3, -1, 0, 3, 9, 81, 1 << 31, 1 << 32, 1 << 40])
+        x.view(-1)[generator.randrange(x.numel())] = torch.tensor(number).to(x.dtype)
+        return x
+    if way == "dtype":
+        return x.to(generator.choice([torch.int8, torch.int32, torch.float32, torch.uint8, torch.bool]))
+    if way == "shorter":
+        return x[..., :-1]
+    if way == "longer":
+        return torch.cat([x, x], -1)
+    return x.repeat_interleave(2, -1)[..., ::2]
