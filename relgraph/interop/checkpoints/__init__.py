@@ -18,8 +18,7 @@ In the order in which a checkpoint meets the files:
 
 - ``files``: tensors from a file.
 - ``entries``: the tensors under a prefix, each taken once; a tensor that is left over is an error.
-- ``reader``: the weights of an attention, a layer, a stack or a model, by the names of an origin.
-- ``build``: a module of relgraph for these weights.
+- ``reader``: a module for the weights of an attention, a stack or a model, by the names of an origin.
 - ``tensor2tensor``, ``opennmt``, ``fairseq2``, ``rat_sql``, ``bert``: one file per origin, which knows its names.
 """
 
