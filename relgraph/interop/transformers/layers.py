@@ -17,24 +17,23 @@ from relgraph.nn.projections import BIASED
 
 def linear_of(module: nn.Module, name: str) -> Linear:
     """The weight and the bias of a projection, which has no adapter, as that adds to its weight."""
-    found: Any = getattr(module, name)
-    if not isinstance(found, nn.Linear) or not found.weight.is_floating_point():
-        raise ValueError(
-            f"module.{name} must be a torch.nn.Linear with floating weights, got "
-            f"{type(found).__module__}.{type(found).__name__}: merge adapters and undo quantization first"
-        )
+    found = _part(module, name, nn.Linear, " with floating weights", " and undo quantization")
     return Linear(found.weight, found.bias)
 
 
 def plain_rows(module: nn.Module, name: str) -> Tensor:
     """The rows ``[R, ...]`` of an embedding, which has no adapter, as that adds to its weight."""
+    return _part(module, name, nn.Embedding).weight
+
+
+def _part(module: nn.Module, name: str, kind: type, more: str = "", hint: str = "") -> Any:
     found: Any = getattr(module, name)
-    if not isinstance(found, nn.Embedding):
+    if not isinstance(found, kind) or not found.weight.is_floating_point():
         raise ValueError(
-            f"module.{name} must be a torch.nn.Embedding, got {type(found).__module__}.{type(found).__name__}: "
-            "merge adapters first"
+            f"module.{name} must be a torch.nn.{kind.__name__}{more}, got {type(found).__module__}."
+            f"{type(found).__name__}: merge adapters{hint} first"
         )
-    return found.weight
+    return found
 
 
 def needs_model(module: nn.Module, holder: nn.Module | None, place: str) -> Any:

@@ -283,21 +283,15 @@ def _by_layers(found: Iterable[Any]) -> list[tuple[str, Any]]:
     """One entry for all modules whose names differ only in their first number: ``layer.0-11.attention``."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for one in found:
-        before, number, after = _numbered(one.name)
+        match = re.match(r"(.*?\.)(\d+)(\..*|$)", one.name)
+        before, number, after = match.groups() if match else (one.name, "", "")
         facts = tuple(str(value) for name, value in vars(one).items() if name != "name")
         groups.setdefault((before, after, "many" if number else one.name, *facts), []).append((number, one))
     lines = []
     for (before, after, *_), members in groups.items():
         numbers = [int(number) for number, _ in members if number]
-        spans = f"{before}{_spans(numbers)}{after}" if numbers else members[0][1].name
-        lines.append((spans, members[0][1]))
+        lines.append((f"{before}{_spans(numbers)}{after}" if numbers else members[0][1].name, members[0][1]))
     return lines
-
-
-def _numbered(name: str) -> tuple[str, str, str]:
-    """A name cut at its first number."""
-    match = re.match(r"(.*?\.)(\d+)(\..*|$)", name)
-    return (match[1], match[2], match[3]) if match else (name, "", "")
 
 
 def _spans(numbers: list[int]) -> str:
