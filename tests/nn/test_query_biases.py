@@ -107,13 +107,6 @@ def test_they_begin_at_zero_and_are_set_back():
         assert not name.endswith(tuple(BOTH)) or parameter.abs().max() == 0
 
 
-def test_a_cache():
-    layer, x = make(), torch.randn(2, 6, 12, dtype=F64)
-    wanted, cache = layer(x, labels=LABELER(6), is_causal=True), rg.KVCache()
-    steps = [layer(x[:, i : i + 1], labels=LABELER(6), is_causal=True, cache=cache) for i in range(6)]
-    close(torch.cat(steps, 1), wanted)
-
-
 def test_layers_and_models_pass_them_on():
     encoder = encoder_layer(12, 4, 16, labeler=LABELER, **BOTH)
     decoder = decoder_layer(12, 4, 16, labeler=LABELER, num_memory_labels=3, **BOTH)
@@ -127,12 +120,6 @@ def test_layers_and_models_pass_them_on():
         "decoder.layers.0.self_attn.content_bias",
         "decoder.layers.0.self_attn.position_bias",
     ]
-
-
-def test_a_stack_copies_them():
-    layer = scatter(encoder_layer(12, 4, 16, 0.0, labeler=LABELER, dtype=F64, **BOTH))
-    stack, x = rg.RelationEncoder(layer, 2, fresh=False), torch.randn(2, 6, 12, dtype=F64)
-    close(stack(x), layer(layer(x)))
 
 
 @pytest.mark.parametrize(

@@ -145,24 +145,6 @@ def test_a_model_of_ones_own_is_checked_by_a_call():
     rg.nn.check_label_names(model, model.state_dict())
 
 
-def test_tables_shared_by_layers_are_checked_under_every_name():
-    tables = rg.RelationTables(5, 4, names=rg.ClippedDistance(2).names)
-    model = nn.ModuleList(attention_layer(12, 3, tables=tables) for _ in range(2))
-    state = model.state_dict()
-    state["1.tables.value._extra_state"] = rg.RelationTables(5, 4, names=Turned(2).names).value.get_extra_state()
-    with pytest.raises(ValueError, match=r"at label 0 of 1\.tables\.value"):
-        rg.nn.check_label_names(model, state)
-
-
-def test_names_survive_what_people_do_to_states():
-    saved, loaded = LabelTable(3, 4, names=("a", "b", "c")), LabelTable(3, 4, names=("a", "b", "c"))
-    for change in (torch.clone, torch.Tensor.half, torch.Tensor.bfloat16, lambda t: t.to("cpu")):
-        loaded.load_state_dict({name: change(value) for name, value in saved.state_dict().items()})
-        wrong = LabelTable(3, 4, names=("a", "c", "b"))
-        with pytest.raises(ValueError, match="another at label 1"):
-            wrong.load_state_dict({name: change(value) for name, value in saved.state_dict().items()})
-
-
 DAMAGED = {
     "no tensor": ("names", TypeError, "_extra_state must be a Tensor, got str"),
     "no bytes": (torch.zeros(2, 3), ValueError, r"_extra_state must be bytes in a tensor .*, got shape \[2, 3\]"),
@@ -205,14 +187,6 @@ def test_bank_computes_the_rows_and_learns():
     assert features.grad.abs().sum() > 0
     assert all(p.grad.abs().sum() > 0 for p in table.parameters())
     assert not any(name == "rows" for name, _ in table.named_parameters())
-
-
-def test_bank_reads_whatever_it_likes():
-    class Longest(nn.Module):
-        def forward(self, paths):
-            return torch.tensor([[float(len(path))] * 2 for path in paths])
-
-    assert LabelTable(None, 2, bank=Longest())(["ab", "c"]).tolist() == [[2.0, 2.0], [1.0, 1.0]]
 
 
 @pytest.mark.parametrize(
