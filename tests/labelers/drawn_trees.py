@@ -73,19 +73,3 @@ def named(labeler, graph):
     nodes = range(graph.num_nodes)
     name = {-1: None} | dict(enumerate(labeler.names))
     return {(i, j): name[ids[i][j]] if attend[i][j] else False for i in nodes for j in nodes}
-
-
-def same_alone_and_packed(labeler, graphs):
-    """Each graph of a batch gets what it gets alone."""
-    batch = rg.Graph.batch(graphs)
-    together = labeler(batch)
-    ids, attend = together.to_dense()
-    start = 0
-    for graph in graphs:
-        here = slice(start, start + graph.num_nodes)
-        start = here.stop
-        for got, alone in zip((ids, attend), labeler(graph).to_dense(), strict=True):
-            assert torch.equal(got[:, here, here], alone)
-    home = batch.graph_of()
-    across = home[:, None] != home
-    assert not attend[:, across].any()

@@ -145,12 +145,3 @@ def test_paths_are_no_longer_than_they_are():
     alone = rg.Graph(torch.zeros(2, 0, dtype=torch.int64), 0)
     assert rg.labelers.ShortestPathTypes(3, 1)(alone).paths.shape == (0, 3)
     assert rg.labelers.TreePaths(3, 1, forest=True)(alone).paths.shape == (0, 3)
-
-
-def test_paths_of_entries_as_large_as_there_are():
-    sequences = torch.tensor([[2**63 - 1, 5], [5, -1], [2**63 - 1, 2**62], [2**62, 5], [5, -1]])
-    ids, paths = rg.labelers.unique_paths(sequences)
-    assert torch.equal(paths[ids], sequences)
-    assert list(map(tuple, paths.tolist())) == sorted(set(map(tuple, sequences.tolist())))
-    with pytest.raises(ValueError, match="sequences must hold numbers, got tensors on the device meta"):
-        rg.labelers.unique_paths(sequences.to("meta"))

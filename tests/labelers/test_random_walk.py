@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.labelers import ClippedDistance, PersonalizedPageRank, RandomWalk
+from relgraph.labelers import PersonalizedPageRank, RandomWalk
 
 from .conformance import Case, LabelerSuite
 from .drawn_graphs import assert_alone_as_in_batch, graphs
@@ -78,18 +78,6 @@ def test_page_rank_against_its_series(several, alpha, directed):
     assert_alone_as_in_batch(labeler, several)
 
 
-def test_larger_graphs_of_many_sizes():
-    torch.manual_seed(0)
-    several = [rg.Graph(torch.randint(n, (2, 2 * n)), n) for n in (1, 2, 3, 15, 16, 17, 33)]
-    for labeler in (RandomWalk(4), PersonalizedPageRank()):
-        assert_alone_as_in_batch(labeler, several)
-
-
-def test_a_walk_starts_at_the_query_and_goes_to_its_keys():
-    ids = RandomWalk(1, bins=2, directed=True)(rg.Graph(torch.tensor([[0], [1]]), 2)).to_dense()[0]
-    assert ids.tolist() == [[[0, 0], [1, 0]]]
-
-
 def test_nodes_without_neighbours():
     """A walk from them ends nowhere; stopped before its first step it is still there, with probability alpha."""
     nowhere = rg.Graph(NO_EDGES, 2)
@@ -111,18 +99,6 @@ def test_bins():
     assert RandomWalk(1, bins=5).edges == (0.125, 0.25, 0.5)
     assert RandomWalk(1, bins=[0.1, 0.2]).names == ("0", "<0.1", "0.1..0.2", ">=0.2")
     assert RandomWalk(1, bins=[]).num_labels == 2
-
-
-@pytest.mark.parametrize("graph", [TRIANGLE, GRAPH])
-@pytest.mark.parametrize("labeler", [RandomWalk(2, bins=4), PersonalizedPageRank(4)])
-def test_composes(graph, labeler):
-    ids, attend = labeler(graph).to_dense()
-    other = ClippedDistance(1)(graph).to_dense()[0]
-    wanted = torch.where(attend, ids * 3 + other, -1)
-    torch.testing.assert_close((labeler * ClippedDistance(1))(graph).to_dense()[0], wanted)
-    summed = (labeler + ClippedDistance(1) + RandomWalk(1, bins=3))(graph)
-    assert summed.num_labels == (4, 3, 3)
-    torch.testing.assert_close(summed.parts[0].to_dense()[0], ids)
 
 
 def test_refuses_bad_input():

@@ -6,11 +6,9 @@ import re
 import string
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import relgraph as rg
 from relgraph.labelers import Schema, SchemaRelations
 
 from .conformance import Case, LabelerSuite
@@ -246,25 +244,6 @@ def test_as_released_in_hand():
     assert rows[tables][first + 5] == "tc_foreign_key"
 
 
-def test_released_and_spelled_exclude_each_other():
-    with pytest.raises(ValueError, match="spelled must be False with released=True"):
-        SchemaRelations(spelled=True, released=True)
-
-
-@given(st.lists(schemas(), min_size=1, max_size=3), st.booleans())
-def test_a_schema_among_others_gets_what_it_gets_alone(several, spelled):
-    labeler = SchemaRelations(spelled=spelled)
-    ids, attend = labeler(several).to_dense()
-    start = 0
-    for schema in several:
-        alone = labeler(schema).to_dense()[0][0]
-        stop = start + alone.shape[0]
-        assert torch.equal(ids[0, start:stop, start:stop], alone)
-        assert not bool(attend[0, start:stop, stop:].any() | attend[0, stop:, start:stop].any())
-        start = stop
-    assert start == ids.shape[1]
-
-
 def test_all_51_relations_occur_under_the_published_ids():
     labeler = SchemaRelations(spelled=True)
     assert labeler.num_labels == len(labeler.names) == 51
@@ -275,22 +254,6 @@ def test_all_51_relations_occur_under_the_published_ids():
     for name, number in (first | later | last).items():
         assert labeler.names[number] == name
     assert SchemaRelations(0).num_labels == 39
-
-
-def test_names_in_hand():
-    rows = named(SchemaRelations(), EVERYTHING)
-    words = len(EVERYTHING.question)
-    star, city_id, mayor, mayor_id, town = (words + n for n in (0, 1, 3, 4, 5))
-    big_city, home, song = (words + len(EVERYTHING.columns) + n for n in range(3))
-    assert rows[3][town] == rows[4][town] == "qc_CEM"
-    assert rows[town][4] == "cq_CEM"
-    assert rows[3][home] == "qt_TPM"
-    assert rows[6][big_city] == rows[8][big_city] == "qt_TEM"
-    assert rows[mayor][mayor_id] == "cc_foreign_key_forward"
-    assert rows[mayor_id][mayor] == "cc_foreign_key_backward"
-    assert (rows[mayor][big_city], rows[mayor][home]) == ("ct_table_match", "ct_foreign_key")
-    assert (rows[big_city][city_id], rows[song][star]) == ("tc_primary_key", "tc_any_table")
-    assert (rows[big_city][home], rows[song][big_city]) == ("tt_foreign_key_both", "tt_foreign_key_forward")
 
 
 def test_a_stopword_matches_a_part_only_with_its_neighbour():
@@ -304,21 +267,6 @@ def test_a_name_of_more_than_five_words_matches_as_a_whole():
     words = ["a", "b", "c", "d", "e", "f"]
     rows = named(SchemaRelations(), Schema(words, [(0, words)], [words]))
     assert {(row[6], row[7]) for row in rows[:6]} == {("qc_CEM", "qt_TEM")}
-
-
-def test_composes_with_other_labels():
-    labeler, batch = SchemaRelations(), [SMALL, EVERYTHING]
-    lengths = [len(schema) for schema in batch]
-    distance = rg.ClippedDistance(1)
-    alone = rg.labels.product(labeler(SMALL), distance(len(SMALL)))
-    assert alone.num_labels == 51 * 3
-    assert torch.equal(alone.to_dense()[0] // 3, labeler(SMALL).to_dense()[0])
-    ptr = torch.tensor([0, *lengths]).cumsum(0)
-    both = rg.labels.total(labeler(batch), distance(sum(lengths), ptr=ptr))
-    assert both.num_labels == (51, 3)
-    assert torch.equal(both.parts[0].k_ptr, ptr)
-    layer = rg.RelationAttention(8, 2, labeler=labeler)
-    assert layer(torch.randn(sum(lengths), 8), labels=labeler(batch)).shape == (sum(lengths), 8)
 
 
 def test_schemas_are_plain_values():
