@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import pickle
 import threading
 import weakref
 from functools import partial
@@ -195,16 +193,6 @@ def test_a_plan_has_one_memory_until_its_tensors_change():
     assert plan_memo(*encode(plan)) is memo
     labels.ids.add_(0)
     assert memo_of(plan) is not memo
-
-
-def test_the_oldest_goes_and_copies_are_empty():
-    few = Memory(2)
-    assert [few.once(key, lambda key=key: -key) for key in (1, 2, 3, 3)] == [-1, -2, -3, -3]
-    assert list(few.found) == [2, 3]
-    assert few.once(4, lambda: None) is few.once(4, lambda: 1) is None
-    for other in (copy.copy(few), copy.deepcopy(few), pickle.loads(pickle.dumps(few))):
-        assert type(other) is Memory
-        assert (other.found, other.most) == ({}, 2)
 
 
 def test_a_number_that_another_object_had_is_not_taken_for_it():

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import relgraph as rg
 from relgraph.labels import BlockLabels, EdgeLabels, SumLabels, padded
 from tests.cases import KINDS, assert_same, distance, make, packed_or_not
-from tests.labels.test_kinds import DENSE, NAMES
+from tests.labels.test_kinds import NAMES
 
 
 @st.composite
@@ -73,34 +73,6 @@ def test_slices_are_labels_like_any(kind):
     assert "k_len=4" in repr(part)
     assert labels.cols(0, labels.k_len).k_len == labels.k_len
     assert labels.cols(3, 3).k_len == 0
-
-
-@pytest.mark.parametrize("kind", DENSE)
-def test_slices_are_described(kind):
-    labels = KINDS[kind](7).cols(2, 6)
-    ids, attend = labels.to_dense()
-    counts = labels.describe([f"label {n}" for n in range(labels.num_labels)])
-    wanted = torch.bincount(ids[attend & (ids >= 0)], minlength=labels.num_labels).tolist()
-    assert list(counts.numbers) == wanted
-    assert counts.unlabeled == int((attend & (ids < 0)).sum())
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_bounds_are_checked(kind):
-    labels = KINDS[kind](7)
-    most = labels.k_len
-    for bounds, error, match in (
-        ((0, most + 1), ValueError, f"stop must be at most {most}, got {most + 1}"),
-        ((most + 1, most + 1), ValueError, f"start must be at most {most}, got {most + 1}"),
-        ((-1, 3), ValueError, "start must be at least 0, got -1"),
-        ((3, 2), ValueError, "stop must be at least 3, got 2"),
-        ((0.0, 2), TypeError, "start must be an int, got float"),
-        ((0, None), TypeError, "stop must be an int, got NoneType"),
-        ((True, 2), TypeError, "start must be an int, got bool"),
-        ((torch.tensor(0), 2), TypeError, "start must be an int, got Tensor"),
-    ):
-        with pytest.raises(error, match=match):
-            labels.cols(*bounds)
 
 
 def test_distances_count_from_the_first_key_that_is_left():

@@ -192,13 +192,9 @@ def test_bank_computes_the_rows_and_learns():
 @pytest.mark.parametrize(
     ("options", "out", "wanted"),
     [
-        ({"num_labels": None, "dim": 4}, (6, 5), r"\[R', 4\] or \[B, 1, R', 4\], got \[6, 5\]"),
-        ({"num_labels": None, "dim": 4}, (2, 6, 4), r"\[R', 4\] or .*, got \[2, 6, 4\]"),
         ({"num_labels": None, "dim": 4}, (3, 2, 6, 4), r"\[R', 4\] or .*, got \[3, 2, 6, 4\]"),
-        ({"num_labels": 7, "dim": 4}, (6, 4), r"\[7, 4\] or \[B, 1, 7, 4\], got \[6, 4\]"),
         ({"num_labels": 7, "dim": 4}, (3, 1, 6, 4), r"\[7, 4\] or \[B, 1, 7, 4\], got \[3, 1, 6, 4\]"),
         ({"num_labels": None, "dim": 4, "heads": 2}, (3, 6, 4), r"\[2, R', 4\] or \[B, 2, R', 4\], got \[3, 6, 4\]"),
-        ({"num_labels": None, "dim": None, "heads": 2}, (2, 6, 1), r"\[2, R'\] or \[B, 2, R'\], got \[2, 6, 1\]"),
     ],
 )
 def test_bank_of_another_shape(options, out, wanted):
