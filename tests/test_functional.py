@@ -60,6 +60,25 @@ def test_packed_equals_each_graph_alone(impl):
         torch.testing.assert_close(aux.lse[a:b], part.lse[0].T)
 
 
+def test_weights_and_mass():
+    q, k, v = qkv()
+    labels = KINDS["edges default"](5)
+    a_v = torch.randn(4, 4, dtype=F64)
+    z, aux = rg.relation_attention_with_aux(
+        q, k, v, labels, None, a_v, need_weights=True, need_label_mass=True, need_lse=True
+    )
+    torch.testing.assert_close(z, aux.weights @ v + aux.label_mass @ a_v)
+    ids = labels.to_dense()[0][0]
+    unlabeled = (aux.weights * (ids == -1)).sum(-1)
+    torch.testing.assert_close(aux.label_mass.sum(-1), 1 - unlabeled)
+    nothing = rg.relation_attention_with_aux(q, k, v, labels, None, a_v)[1]
+    assert nothing == rg.functional.AttentionAux(None, None, None)
+    packed = rg.relation_attention_with_aux(
+        *(torch.randn(9, 2, 3) for _ in range(3)), KINDS["distance packed"](9), need_weights=True
+    )[1]
+    assert packed.weights.shape == (2, 9, 9)
+
+
 @pytest.mark.parametrize("impl", IMPLS)
 def test_relabelling_permutes_tables(impl):
     q, k, v = qkv()

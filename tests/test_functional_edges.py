@@ -73,7 +73,7 @@ def test_against_a_loop_with_all_gradients(gathered, monkeypatch):
         torch.testing.assert_close(a, b)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(n=st.integers(1, 7), pairs=st.integers(0, 15), seed=st.integers(0, 99))
 def test_order_and_numbering_do_not_matter(n, pairs, seed):
     edges, t = inputs(n, n, pairs=pairs, seed=seed)
@@ -94,10 +94,10 @@ def test_dropout_keeps_the_mean_and_the_weights():
     t = {name: x.detach() for name, x in t.items()}
     still, weights = rg.edge_attention(labels=edges, need_weights=True, **t)
     torch.manual_seed(0)
-    drawn = [rg.edge_attention(labels=edges, need_weights=True, dropout_p=0.3, **t) for _ in range(200)]
+    drawn = [rg.edge_attention(labels=edges, need_weights=True, dropout_p=0.3, **t) for _ in range(60)]
     torch.testing.assert_close(drawn[0][1], weights)
     mean = torch.stack([z for z, _ in drawn]).mean(0)
-    assert float((mean - still).abs().mean()) < 0.1 * float(still.abs().mean())
+    assert float((mean - still).abs().mean()) < 0.2 * float(still.abs().mean())
 
 
 EDGES, GOOD = inputs()

@@ -193,8 +193,9 @@ def test_priority_takes_what_leaves_pairs_without_a_label():
     assert labeler.num_labels == 6 + 0 + 6
 
 
-@pytest.mark.parametrize("labeler", [A + B, W | A, (A & W) * C], ids=repr)
-def test_composed_distances_compile(labeler):
+def test_composed_distances_compile():
+    labeler = (A & W) * C + (W | A)
+
     def use(x):
         labels = labeler(x.shape[0])
         parts = labels.parts if isinstance(labels, SumLabels) else (labels,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -35,6 +36,7 @@ def bucket(distance, alpha, beta, gamma):
     return far if distance > 0 else -far
 
 
+@functools.cache
 def row_of(rule, rows, columns, coefficients):
     """The row of the released tables for offsets query minus key."""
     last = int(coefficients[1])
