@@ -29,7 +29,7 @@ def test_without_labels_it_is_plain_attention(impl):
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_shaws_equations_by_hand(impl):
-    """Two positions, one head of size one: small enough to write out."""
+    """Two positions and one head of size one are few enough to write out."""
     q = torch.tensor([[[[1.0], [2.0]]]])
     k, v = torch.tensor([[[[1.0], [-1.0]]]]), torch.tensor([[[[10.0], [20.0]]]])
     a_k, a_v = torch.tensor([[0.5], [0.0], [-0.5]]), torch.tensor([[1.0], [2.0], [3.0]])
@@ -175,7 +175,7 @@ def test_empty_heads(impl, size, value_size):
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("low", [-1e9, -1e4, float("-inf")])
 def test_a_bias_that_closes_all_but_the_edges(impl, low):
-    """The default's entry is huge; what the edges carry must not be lost in it."""
+    """The default's entry is huge, and the edges' entries must not be lost in it."""
     labels = EdgeLabels(torch.tensor([[0, 1, 3], [0, 0, 2]]), torch.tensor([0, 1, 1]), 3, q_len=5, default=2)
     q, k, v = qkv()
     bias = torch.tensor([0.5, -1.5, low], dtype=F64)
@@ -274,7 +274,7 @@ def test_checkpointing_gives_the_same_gradients_with_dropout():
 
 
 def test_causal_over_packed_labels_however_they_were_made():
-    """Borders that are equal but not one tensor, as composing, moving and copying leave them."""
+    """Composing, moving and copying leave borders that are equal but not the same tensor."""
     graph = rg.Graph(torch.tensor([[0, 3], [1, 4]]), 5, ptr=torch.tensor([0, 3, 5]))
     q = torch.randn(5, 2, 3, dtype=torch.float64)
     near = rg.ClippedDistance(1) & rg.Window(1)

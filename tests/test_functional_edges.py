@@ -29,7 +29,7 @@ def inputs(n_q=6, n_k=5, heads=2, size=3, value_size=4, pairs=11, labels=3, widt
 
 
 def looped(edges, t):
-    """The same, edge by edge."""
+    """Compute edge attention edge by edge."""
     n, heads, size = t["query"].shape
     index, ids = edges.edge_index, edges.ids.long()
     rows, weights = [], {}

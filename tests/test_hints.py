@@ -1,4 +1,4 @@
-"""What came in place of a graph, of labels or of edges, and what makes the one of the other."""
+"""Messages say how to make a graph, labels or edges of what was passed instead."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_an_implementation_that_is_wrong(monkeypatch, capsys):
 
 @pytest.fixture
 def gpu(monkeypatch, on_a_gpu):
-    """A machine with one GPU, whose self-check passes without being made."""
+    """Pretend to have one GPU, whose self-check passes."""
     found = types.SimpleNamespace(name="NVIDIA Example", major=9, minor=0, total_memory=80 * 2**30)
     monkeypatch.setattr(report, "gpus", lambda: [torch.device("cpu")])
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: found)

@@ -1,4 +1,4 @@
-"""What the package promises to those who import it: its names, its docstrings, and a light import."""
+"""The public names of the package, and its light import."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def written_out(
 
 
 def check(arguments, options, parts, **written) -> None:
-    """Values and every gradient."""
+    """Compare values and every gradient."""
     learned = [x for x in (*arguments, *options.values()) if isinstance(x, Tensor)]
     learned += [x for part in parts for x in part[1:] if x is not None]
     labels = [part[0] for part in parts]
@@ -151,7 +151,7 @@ def test_edge_vectors_in_the_value():
     ("dtype", "impl"), [(torch.bfloat16, "dense"), (torch.float16, "chunked"), (torch.bfloat16, "native")]
 )
 def test_half_types(dtype, impl):
-    """As exact as the call with biases that were added to the query by hand."""
+    """Half types are as exact as their roundings allow."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(B, H, N, size, dtype=dtype) for size in (D, D, D))
     u, w, table = (torch.randn(*shape, dtype=dtype) for shape in ((H, D), (H, D), (5, D)))

@@ -1,4 +1,4 @@
-"""What is told of the choice of an implementation is what is done, and why."""
+"""The choice of an implementation, its reason, and the refusals of the others."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ def test_triton_says_what_it_lacks(monkeypatch):
 
 
 def fake(length=4, dtype=torch.bfloat16):
-    """A tensor of a GPU, where there may be none; what is asked for it loads no kernel."""
+    """Make a fake tensor of a GPU; asking for its implementation loads no kernel."""
     with FakeTensorMode():
         return torch.empty(2, 8, length, 64, device="cuda", dtype=dtype)
 
 
 @pytest.fixture
 def triton_there(monkeypatch):
-    """Triton is installed, nothing was checked yet, and no check may be made."""
+    """Pretend that Triton is installed and unchecked, and fail if a check is made."""
     monkeypatch.setattr(limits, "HAS_TRITON", True)
     monkeypatch.setattr(selfcheck, "_outcomes", {})
     monkeypatch.setattr(selfcheck, "make_sure", lambda *_, **__: pytest.fail("a check was made"))

@@ -1,4 +1,4 @@
-"""What every labeler must do: a suite that each test module inherits with labelers and inputs of its own."""
+"""A suite for every labeler, which each test module inherits with its own labelers and inputs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parts(labels: Labels) -> tuple[Labels, ...]:
 
 
 def per_part(value):
-    """Names or numbers as one entry a part, whether or not there is a sum."""
+    """Return names or sizes as one entry per part, also where there is no sum."""
     plain = isinstance(value, int) or (isinstance(value, tuple) and all(isinstance(name, str) for name in value))
     return (value,) if plain else value
 

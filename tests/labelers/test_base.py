@@ -1,4 +1,4 @@
-"""What every labeler shares."""
+"""The base of labelers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class TestConformance(LabelerSuite):
 
 
 def bucket(distance, alpha, beta, gamma):
-    """iRPE's piecewise index of one distance, in float32."""
+    """Compute iRPE's piecewise index of one distance in float32."""
     if abs(distance) <= alpha:
         return int(distance)
     ratio = torch.log(torch.tensor(abs(distance), dtype=torch.float32) / alpha) / math.log(gamma / alpha)
@@ -38,7 +38,7 @@ def bucket(distance, alpha, beta, gamma):
 
 @functools.cache
 def row_of(rule, rows, columns, coefficients):
-    """The row of the released tables for offsets query minus key."""
+    """Return the row of the released tables for offsets query minus key."""
     last = int(coefficients[1])
     if rule == "product":
         return (bucket(rows, *coefficients) + last) * (2 * last + 1) + bucket(columns, *coefficients) + last

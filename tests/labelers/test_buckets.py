@@ -32,7 +32,7 @@ class TestConformance(LabelerSuite):
 
 
 def published_bucket(relative_position, bidirectional, num_buckets, max_distance):
-    """T5's formula as published, on float32 tensors: the oracle for its rule."""
+    """Compute T5's formula as published, on float32 tensors."""
     bucket = torch.zeros_like(relative_position)
     if bidirectional:
         num_buckets = num_buckets // 2
@@ -48,7 +48,7 @@ def published_bucket(relative_position, bidirectional, num_buckets, max_distance
 
 
 def ids_by_distance(labeler, reach):
-    """The id of each distance j - i from -reach to reach."""
+    """Return the id of each distance j - i from -reach to reach."""
     return labeler(1, 2 * reach + 1, q_offset=reach).to_dense()[0][0, 0]
 
 
@@ -89,7 +89,7 @@ class TestBucketed:
 
 
 def deberta_bucket(distance, half, longest):
-    """DeBERTa's row for one distance i - j, each step in float32: the oracle for its rule."""
+    """Compute DeBERTa's row for one distance i - j, each step in float32."""
     middle = half // 2
     bucket = distance
     if abs(distance) > middle:
@@ -102,7 +102,7 @@ def deberta_bucket(distance, half, longest):
 
 class TestDeberta:
     def test_first_distances_of_the_published_setting(self):
-        """The borders that transformers 4.56 and 5.23 have, for i - j > 0; the other side mirrors them."""
+        """These are the borders of transformers 4.56 and 5.23 for i - j > 0; the other side mirrors them."""
         borders = [129, 130, 131, 133, 134, 136, 137, 139, 140, 142, 143, 145, 146, 148, 150, 151]
         last = [484, 490, 495, 500, 506]
         ids = ids_by_distance(BucketedDistance(rule="deberta"), 1536).flip(0)[1536:].tolist()  # i - j = 0, 1, ...
@@ -142,7 +142,7 @@ class TestDeberta:
 
 
 def irpe_bucket(distance, alpha, beta, gamma):
-    """iRPE's row for one distance i - j, each step in float32: the oracle for its rule."""
+    """Compute iRPE's row for one distance i - j, each step in float32."""
     bucket = abs(distance)
     if bucket > alpha:
         ratio = torch.log(torch.tensor(abs(distance), dtype=torch.float32) / alpha)

@@ -6,7 +6,7 @@ import relgraph as rg
 from relgraph.labelers import ClippedDistance, EdgeType, dependency_relations
 
 from .conformance import Case, LabelerSuite
-from .drawn_trees import EMPTY, PACKED, TREE
+from .tree_strategies import EMPTY, PACKED, TREE
 
 
 class TestConformance(LabelerSuite):

@@ -38,7 +38,7 @@ def test_with_an_input_the_labeler_is_called():
 
 @dataclass(frozen=True)
 class Bare(rg.Labeler):
-    """One that forgot to make labels of its ids."""
+    """A labeler that returns ids where it should return labels."""
 
     num_labels = 2
     names = ("other", "same")

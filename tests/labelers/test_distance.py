@@ -118,7 +118,7 @@ def test_a_user_can_write_one():
 
 @dataclass(frozen=True)
 class Parity(DistanceLabeler):
-    """Written with properties of a frozen dataclass."""
+    """A labeler with properties of a frozen dataclass."""
 
     far: int
     num_labels = 2

@@ -1,4 +1,4 @@
-"""How many labels a labeler may have, how many pairs it writes out, and what is said beyond."""
+"""Labelers refuse too many labels, and too many pairs that are written out."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import relgraph as rg
 from relgraph.labelers import NodeType, VirtualNode
 
 from .conformance import Case, LabelerSuite
-from .drawn_graphs import assert_alone_as_in_batch, graphs
+from .graph_strategies import assert_alone_as_in_batch, graphs
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 TYPES = torch.tensor([0, 1, 0, -1, 1, 1, 2])

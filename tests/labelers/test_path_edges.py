@@ -10,7 +10,7 @@ import relgraph as rg
 from relgraph.labelers import PathEdges, ShortestPathTypes
 
 from .conformance import Case, LabelerSuite, parts
-from .drawn_graphs import assert_alone_as_in_batch, graphs
+from .graph_strategies import assert_alone_as_in_batch, graphs
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 ONE = rg.Graph(torch.tensor([[0, 1, 2, 2], [1, 2, 3, 2]]), 5, edge_type=torch.tensor([0, 1, 1, 0]))

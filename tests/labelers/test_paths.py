@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import relgraph as rg
 from relgraph.labelers import ShortestPathTypes, TreePaths, unique_paths
 
-from .drawn_graphs import graphs
+from .graph_strategies import graphs
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 DIAMOND = rg.Graph(
@@ -40,7 +40,7 @@ class TestUniquePaths:
 
 
 def searched(graph, directed):
-    """Every pair's path by the written rule, one pair at a time: the types from the query on."""
+    """Find every pair's path by the written rule, one pair at a time: the types from the query on."""
     walked = [(s, t, kind) for s, t, kind in zip(*graph.edge_index.tolist(), graph.edge_type.tolist(), strict=True)]
     if not directed:
         walked += [(t, s, kind + 3) for s, t, kind in walked]

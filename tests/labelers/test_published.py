@@ -68,7 +68,7 @@ def test_graphormer_gives_the_paper_s_bias(graph):
 
 
 def hops_from(query, edges, types):
-    """For each key that edges lead to from the query: the types of the edges on the way, the query's first."""
+    """Return, for each key that edges lead to from the query, the types of the edges on the way."""
     found, fresh = {query: []}, [query]
     while fresh:
         now = fresh.pop(0)
@@ -81,7 +81,7 @@ def hops_from(query, edges, types):
 
 @pytest.mark.parametrize("hidden_from", [2, 3, 20])
 def test_graphormer_as_released(hidden_from):
-    """Paths from the query on, far and unreachable pairs hidden, one scalar for all pairs of the virtual node 5."""
+    """Paths begin at the query, far and unreachable pairs are hidden, and the virtual node 5 has one scalar."""
     torch.manual_seed(0)
     heads, hops, types = 2, 2, 2
     spatial = torch.randn(heads, 23, dtype=torch.float64)  # row of distance d: 1 + d

@@ -11,7 +11,7 @@ import relgraph as rg
 from relgraph.labelers import PersonalizedPageRank, RandomWalk
 
 from .conformance import Case, LabelerSuite
-from .drawn_graphs import assert_alone_as_in_batch, graphs
+from .graph_strategies import assert_alone_as_in_batch, graphs
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 GRAPH = rg.Graph(torch.tensor([[0, 1, 2, 2, 2, 5], [1, 2, 3, 2, 3, 6]]), 8, ptr=torch.tensor([0, 5, 5, 8]))
@@ -30,7 +30,7 @@ class TestConformance(LabelerSuite):
 
 
 def step(graph, directed):
-    """The probability of each step, entry by entry."""
+    """Compute the probability of each step, entry by entry."""
     count = graph.num_nodes
     neighbours = [set() for _ in range(count)]
     for source, target in graph.edge_index.T.tolist():
@@ -45,7 +45,7 @@ def step(graph, directed):
 
 
 def binned(landing, edges):
-    """The id of each probability; what lies within rounding of an edge is on it."""
+    """Return the id of each probability; one within rounding of an edge is on it."""
     ids = torch.zeros(landing.shape, dtype=torch.int64)
     for id_, least in enumerate((1e-12, *(edge * (1 - 1e-9) for edge in edges)), start=1):
         ids[landing >= least] = id_

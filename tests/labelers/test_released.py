@@ -30,7 +30,7 @@ class TestConformance(LabelerSuite):
 
 
 def published(graph, max_hop, types, directed, task):
-    """Both matrices, written pair by pair: first as data, then overwritten in the order of the released code."""
+    """Write both matrices pair by pair, then overwrite entries in the order of the released code."""
     n = graph.num_nodes
     steps = {(s, t) for s, t in graph.edge_index.T.tolist()}
     steps |= set() if directed else {(t, s) for s, t in steps}
@@ -66,7 +66,7 @@ def test_against_pair_by_pair(drawn, directed, data):
 
 
 def test_attention_of_the_released_code():
-    """q_i·(k_j + Q[l]) + k_i·K[l], summed over both channels, and both value tables."""
+    """Scores are q_i·(k_j + Q[l]) + k_i·K[l], summed over both channels; both value tables are added."""
     torch.manual_seed(0)
     labeler = grpe(2, 2, task_node=9, released=True)
     heads, dim, nodes = 2, 4, ONE.num_nodes

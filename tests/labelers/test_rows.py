@@ -75,7 +75,7 @@ def test_mirrored_rules_of_irpe():
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_a_swin_or_beit_table(extra):
-    """Their index: i - j in rows and columns, counted from 0; BEiT's last three rows are the class token's."""
+    """Their index counts i - j in rows and columns from 0; BEiT's last three rows are the class token's."""
     height, width = 3, 4
     cells = torch.tensor([[r, c] for r in range(height) for c in range(width)])
     steps = cells[:, None] - cells + torch.tensor([height - 1, width - 1])

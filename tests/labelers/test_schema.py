@@ -47,7 +47,7 @@ class TestConformance(LabelerSuite):
 
 
 def linked(schema, stopwords):
-    """The matches of words with names, from all runs of words, the longest first."""
+    """Match words with names, by all runs of words, the longest first."""
     columns, tables = {}, {}
     listed = [(columns, n, "C", words) for n, (table, words) in enumerate(schema.columns) if table is not None]
     listed += [(tables, n, "T", words) for n, words in enumerate(schema.tables)]
@@ -66,7 +66,7 @@ def linked(schema, stopwords):
 
 
 def oracle(schema, clip, stopwords=(), spelled=False):
-    """The name of every pair's relation, pair by pair."""
+    """Name every pair's relation, pair by pair."""
     columns, tables = linked(schema, stopwords)
     values = {}
     for word, column, kind in schema.values:
@@ -112,13 +112,13 @@ def oracle(schema, clip, stopwords=(), spelled=False):
 
 
 def is_border(text, at):
-    """Whether a word begins or ends between the characters at - 1 and at."""
+    """Return whether a word begins or ends between the characters at - 1 and at."""
     inside = [0 <= n < len(text) and (text[n].isalnum() or text[n] == "_") for n in (at - 1, at)]
     return inside[0] != inside[1]
 
 
 def released_relation(schema, stopwords, i, j):
-    """The relation that the released code gives items i and j, by its rules one by one; None between two words."""
+    """Return the relation of items i and j by the rules of the released code; None between two words."""
     kinds = [("q", n) for n in range(len(schema.question))]
     kinds += [("c", n) for n in range(len(schema.columns))] + [("t", n) for n in range(len(schema.tables))]
     (a, x), (b, y) = kinds[i], kinds[j]

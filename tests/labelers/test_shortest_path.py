@@ -12,7 +12,7 @@ import relgraph as rg
 from relgraph.labelers import ShortestPath
 
 from .conformance import Case, LabelerSuite
-from .drawn_graphs import graphs
+from .graph_strategies import graphs
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 GRAPH = rg.Graph(torch.tensor([[0, 1, 2, 2, 2, 5], [1, 2, 3, 2, 3, 6]]), 8, ptr=torch.tensor([0, 5, 5, 8]))
@@ -31,7 +31,7 @@ class TestConformance(LabelerSuite):
 
 
 def oracle(graph, limit, directed):
-    """Lengths by networkx, whose edges lead from key to query too: ``[n, n]``, row i, column j."""
+    """Compute lengths ``[n, n]`` by networkx, whose edges lead from key to query too."""
     network = networkx.DiGraph() if directed else networkx.Graph()
     network.add_nodes_from(range(graph.num_nodes))
     network.add_edges_from(graph.edge_index.T.tolist())

@@ -7,7 +7,7 @@ from hypothesis import given
 from relgraph.labelers import AncestorDistance, ClippedDistance, SiblingDistance, StructuralPosition, UpDown
 
 from .conformance import Case, LabelerSuite
-from .drawn_trees import (
+from .tree_strategies import (
     EMPTY,
     FOREST,
     ONE,

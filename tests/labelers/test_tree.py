@@ -8,7 +8,7 @@ from hypothesis import given
 from relgraph.labelers import AncestorDistance, ClippedDistance, EdgeType, SiblingDistance, TreeRelation, UpDown
 
 from .conformance import Case, LabelerSuite
-from .drawn_trees import (
+from .tree_strategies import (
     EMPTY,
     FOREST,
     ONE,

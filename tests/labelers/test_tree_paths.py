@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from relgraph.labelers.tree.paths import TreePaths
 
-from .drawn_trees import PACKED, TREE, trees, way_up
+from .tree_strategies import PACKED, TREE, trees, way_up
 
 
 def path(graph, i, j, types=2):
-    """The steps from i to j one after the other; None for two trees."""
+    """List the steps from i to j; None for two trees."""
     parents = graph.parents(forest=True).tolist()
     type_of = dict(zip(graph.edge_index[1].tolist(), graph.edge_type.tolist(), strict=True))
     up, down = way_up(parents, i), way_up(parents, j)

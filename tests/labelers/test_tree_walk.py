@@ -9,7 +9,7 @@ from hypothesis import given, settings
 import relgraph as rg
 from relgraph.labelers.tree.walk import TreeWalk, walk_tree
 
-from .drawn_trees import PACKED_FOREST, depth, known, trees, way_up
+from .tree_strategies import PACKED_FOREST, depth, known, trees, way_up
 
 
 @given(trees(forest=True))

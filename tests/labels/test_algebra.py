@@ -17,7 +17,7 @@ SEEDS = st.integers(0, 10**6)
 
 
 def several(seed, count, kinds=None):
-    """Random labels of the same pairs."""
+    """Make random labels of the same pairs."""
     rng = random.Random(seed)
     packed = rng.random() < 0.5
     setting = packed_setting(rng) if packed else padded_setting(rng)
@@ -31,7 +31,7 @@ def same(a, b):
 
 
 def or_refused(fn, *labels):
-    """What ``fn`` makes of the labels, or None where it says that it cannot."""
+    """Call ``fn`` on the labels; None if it refuses."""
     try:
         return fn(*labels)
     except NotImplementedError:

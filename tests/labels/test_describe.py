@@ -1,4 +1,4 @@
-"""How many pairs carry each label: against every pair written out, and as printed."""
+"""Counts of pairs by label agree with every pair written out, and print as a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.labelers.zoo import PACKED, PADDED, make, packed_setting, padded_sett
 
 
 def several(labels: Labels, row: int, i: int, j: int) -> list[int]:
-    """The codes of one pair, one for each edge that counts; by a loop over all edges."""
+    """Find the codes of one pair by a loop over all edges, one for each edge that counts."""
     if not isinstance(labels, EdgeLabels):
         ids, attend = labels.to_dense()
         row = row if ids.shape[0] > 1 else 0

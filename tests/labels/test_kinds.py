@@ -1,4 +1,4 @@
-"""What every kind of labels promises: row slices, moves, equality, pytrees, immutability."""
+"""Every kind of labels has row slices, moves, equality and a pytree, and cannot be changed."""
 
 from __future__ import annotations
 

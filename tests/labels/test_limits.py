@@ -1,4 +1,4 @@
-"""How large labels may be, what is said of larger ones, and what cannot be read without numbers."""
+"""Labels refuse sizes that are too large, and reading values that are on no device."""
 
 from __future__ import annotations
 

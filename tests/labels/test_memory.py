@@ -1,4 +1,4 @@
-"""What is kept for labels goes with them, is made once for all threads, and is never too much."""
+"""Remembered values go with their labels, are made once for all threads, and are bounded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITH_TENSORS = [kind for kind in KINDS if kind != "none" and pytree.tree_leaves(
 
 
 def call(labels, impl, way):
-    """One call with everything that this implementation can do; False if it refuses these labels."""
+    """Call an implementation with all tables that it takes; False if it refuses these labels."""
     case = make(labels, dtype=torch.float32, batch=2)
     tables = case.tables if impl != "triton" else [None] * 3
     if impl in rg.which_impl(*case.inputs, labels, *tables).refused:
@@ -155,7 +155,7 @@ FIRST = [
 
 @pytest.mark.parametrize(("impl", "kind", "first"), FIRST)
 def test_what_the_first_call_keeps_serves_training(impl, kind, first):
-    """Nothing of inference mode, of a transform or of a mode's own making is kept."""
+    """The first call remembers no tensor of inference mode, of a transform or of a dispatch mode."""
     labels = KINDS[kind](N)
     case = make(labels, dtype=torch.float32, batch=1, kinds="kv")
     tables = case.tables[:2]

@@ -20,7 +20,7 @@ from tests.labels.test_kinds import NAMES
 
 @st.composite
 def slices(draw):
-    """Labels of a kind, and a slice of their rows and of their columns."""
+    """Draw labels of a kind, and a slice of their rows and of their columns."""
     torch.manual_seed(draw(st.integers(0, 99)))
     labels = KINDS[draw(st.sampled_from(NAMES))](draw(st.integers(0, 9)))
     bounds = [sorted(draw(st.integers(0, length)) for _ in range(2)) for length in (labels.q_len, labels.k_len)]
@@ -99,7 +99,7 @@ def test_packed_graphs_keep_the_keys_that_are_left():
 
 
 def shards(case, cuts, *, causal):
-    """Attention over each of the key ranges between ``cuts``."""
+    """Attend over each of the key ranges between ``cuts``."""
     query, key, value = case.inputs
     axis = 0 if packed_or_not(case.labels) else 2
     for start, stop in pairwise(cuts):

@@ -31,7 +31,7 @@ def make(embed_dim=12, num_heads=3, *, num_labels=5, seed=0, **options):
 
 
 def pair(*, zero_labels=None, **options):
-    """torch's layer and ours with its state."""
+    """Make torch's layer, and ours with its state."""
     torch.manual_seed(0)
     plain = nn.MultiheadAttention(12, 3, batch_first=True, dtype=F64, **options)
     if plain.in_proj_bias is not None:
@@ -137,7 +137,7 @@ class TestAgainstTheReference:
 
     @pytest.mark.parametrize("per_head", [False, True])
     def test_banks_give_rows_for_each_sample(self, per_head):
-        """As Code Transformer does: the bins of a sample are its own, and a map of their middles gives their rows."""
+        """Code Transformer gives each sample its own bins and maps their middles to rows."""
         heads = 3 if per_head else 1
 
         class Bins(nn.Module):

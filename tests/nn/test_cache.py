@@ -30,7 +30,7 @@ def make(**options):
 
 
 def decode(layer, x, chunks, cache, *, padding=None, **options):
-    """``layer`` over ``x`` chunk by chunk."""
+    """Run ``layer`` over ``x`` chunk by chunk."""
     out, start = [], 0
     for size in chunks:
         stop = start + size
@@ -103,7 +103,7 @@ def product(n):
 
 
 OTHERS = ("packed", "cross", "before", "per row", "scalar tensor", "block", "dense", "none")
-"""Kinds that are not of N rows and N keys from position 0."""
+"""These kinds do not have N rows and N keys from position 0."""
 
 OF_A_WHOLE = {kind: make for kind, make in KINDS.items() if not any(word in kind for word in OTHERS)} | {
     "dense": lambda n: DenseLabels(torch.randint(-1, 4, (2, n, n)), 4, attend=torch.rand(2, n, n) > 0.2),

@@ -41,7 +41,7 @@ def make(*, seed=0, **options):
 
 
 def _learned(max_len):
-    """Learned positions of source and target."""
+    """Make learned positions of source and target."""
     return tuple(LearnedPositions(12, max_len, dtype=F64) for _ in range(2))
 
 
@@ -55,7 +55,7 @@ def rows_of(graph):
 
 
 def one_by_one(model, nodes, tgt, **options):
-    """The outputs of the graphs that have nodes, each with its target, unbatched."""
+    """Compute each graph that has nodes with its target, without a batch axis."""
     return torch.stack([model(nodes[rows_of(g)], tgt[g], src_labels=GRAPHS[g], **options) for g in REAL])
 
 

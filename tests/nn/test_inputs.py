@@ -1,4 +1,4 @@
-"""What the attention layer refuses, before it does anything."""
+"""The attention layer refuses arguments that do not fit together."""
 
 from __future__ import annotations
 

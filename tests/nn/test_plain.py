@@ -16,7 +16,7 @@ BLOCKED = torch.rand(5, 7, generator=torch.Generator().manual_seed(0)) > 0.7
 
 
 def perturbed(module):
-    """A module in evaluation mode in which no parameter has its initial value."""
+    """Change every parameter of a module and set evaluation mode."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
@@ -24,7 +24,7 @@ def perturbed(module):
 
 
 def assert_copied(made, plain, before):
-    """``plain`` is as before, and ``made`` holds copies of its weights."""
+    """Check that ``plain`` is as before and that ``made`` holds copies of its weights."""
     close(plain.state_dict(), before, atol=0.0)
     mine, theirs = dict(made.named_parameters()), dict(plain.named_parameters())
     assert all(torch.equal(mine[name], parameter) for name, parameter in theirs.items())

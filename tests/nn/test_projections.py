@@ -23,7 +23,7 @@ BY_NAME = {"query": "q_proj_bias", "key": "k_proj_bias", "value": "v_proj_bias",
 
 
 def make(embed_dim=12, num_heads=5, *, num_labels=5, **options):
-    """A layer whose tables and biases all hold numbers that matter."""
+    """Make a layer with random tables and biases."""
     torch.manual_seed(0)
     layer = attention_layer(embed_dim, num_heads, num_labels=num_labels, dtype=F64, **options)
     with torch.no_grad():
@@ -34,7 +34,7 @@ def make(embed_dim=12, num_heads=5, *, num_labels=5, **options):
 
 
 def check_layer(layer, inputs, **options):
-    """Values and every gradient are those of the written-out layer."""
+    """Compare values and every gradient with the written-out layer."""
     leaves = [*{id(x): x for x in inputs}.values(), *layer.parameters()]
     got, wanted = layer(*inputs, **options), by_hand(layer, *inputs, **options)
     close(got, wanted)

@@ -23,7 +23,7 @@ def make(*, num_labels=5, **options):
 
 
 def scatter(module):
-    """Biases of the queries filled with numbers that matter."""
+    """Fill the biases of the queries with random values."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if name.endswith(("content_bias", "position_bias")):
@@ -57,7 +57,7 @@ def test_values_and_gradients(options):
 
 
 def test_transformer_xl():
-    """Its layer by its own formula: sines by distance, projected, as the rows of the key table."""
+    """Its layer has projected sines by distance as the rows of the key table."""
     heads, size, length = 4, 3, 7
     layer = attention_layer(
         12, heads, tables=RelationTables(None, size, heads, kinds=("key",), per_head=True, banks={"key": Sines(heads, size)}),

@@ -30,7 +30,7 @@ def hooks(model):
 
 
 def by_hand(model, x):
-    """Weights and masses of each layer of an encoder, walked layer by layer."""
+    """Yield weights and masses of each layer of an encoder."""
     for layer in model.layers:
         _, weights, mass = layer.self_attn(x, labels=LABELER(x.shape[1]), need_weights=True, need_label_mass=True)
         yield weights, mass
@@ -231,7 +231,7 @@ def test_compilation_goes_on_after_blocks_that_overlap():
 
 
 def in_threads(model, inputs, *, own):
-    """The model's outputs for all inputs, whose calls are under way at the same time; with ``own``, the records too."""
+    """Run all inputs at the same time in threads; with ``own``, each thread records."""
     together = threading.Barrier(len(inputs), timeout=20)
 
     def wait(*_):

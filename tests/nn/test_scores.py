@@ -30,27 +30,27 @@ SCORES = {
     "leaky relu": lambda: LeakyReLU(0.3),
     "function": lambda: torch.sin,
     "module": lambda: nn.PReLU(dtype=F64),
-    "additive": lambda: Additive(drawn(HEADS, SIZE), "tanh"),
-    "additive, heads alike": lambda: Additive(drawn(SIZE)),
-    "bilinear": lambda: Bilinear(drawn(HEADS, LABELS, SIZE, SIZE)),
-    "bilinear, heads alike": lambda: Bilinear(drawn(LABELS, SIZE, SIZE)),
+    "additive": lambda: Additive(new_parameter(HEADS, SIZE), "tanh"),
+    "additive, heads alike": lambda: Additive(new_parameter(SIZE)),
+    "bilinear": lambda: Bilinear(new_parameter(HEADS, LABELS, SIZE, SIZE)),
+    "bilinear, heads alike": lambda: Bilinear(new_parameter(LABELS, SIZE, SIZE)),
 }
 OPTIONS = {
     **{name: lambda make=make: {"score": make()} for name, make in SCORES.items()},
     "maps": lambda: {"value_map": True},
     "bases": lambda: {"value_map": 2},
-    "additive and maps": lambda: {"score": Additive(drawn(HEADS, SIZE)), "value_map": 2},
+    "additive and maps": lambda: {"score": Additive(new_parameter(HEADS, SIZE)), "value_map": 2},
 }
 EACH = pytest.mark.parametrize("name", OPTIONS)
 SOME = pytest.mark.parametrize("name", ["function", "additive", "bilinear, heads alike", "bases"])
 
 
-def drawn(*shape):
+def new_parameter(*shape):
     return nn.Parameter(torch.randn(shape, dtype=F64))
 
 
 def make(name=None, *, embed_dim=HEADS * SIZE, num_heads=HEADS, seed=0, **options):
-    """A layer all of whose parameters matter."""
+    """Make a layer with random parameters."""
     torch.manual_seed(seed)
     own = {} if name is None else OPTIONS[name]()
     layer = attention_layer(embed_dim, num_heads, **{"num_labels": LABELS, "dtype": F64, **own, **options})
@@ -61,7 +61,7 @@ def make(name=None, *, embed_dim=HEADS * SIZE, num_heads=HEADS, seed=0, **option
 
 
 def pair_by_pair(layer, x, labels, rows=None):
-    """The layer's meaning for self-attention, one pair of one head of one batch row at a time."""
+    """Compute self-attention one pair, head and batch row at a time."""
     ids, attend = labels.to_dense()
     head = layer.head_dim
     sizes = [layer.embed_dim, layer.num_kv_heads * head, layer.num_kv_heads * head]
@@ -133,7 +133,7 @@ def map_of_pair(layer, h, label):
 
 
 def some_labels():
-    """Every label, pairs without one, and queries that see only some keys."""
+    """Make labels with every id, and pairs without one."""
     ids = torch.randint(-1, LABELS, (2, 5, 5), generator=torch.Generator().manual_seed(1))
     return DenseLabels(ids, LABELS)
 
@@ -144,7 +144,7 @@ def some_pairs():
 
 
 def same(got, wanted, leaves):
-    """Equal outputs, equal gradients, and every leaf has one that is not zero."""
+    """Check outputs and gradients, and that no gradient is all zero."""
     close(got, wanted)
     weight = torch.randn_like(got)
     gradients = [torch.autograd.grad((z * weight).sum(), leaves) for z in (got, wanted)]
@@ -190,8 +190,11 @@ class TestAgainstPairByPair:
 
 
 def small(name):
-    """Options for two heads of two, and three labels."""
-    weights = {"additive": lambda: Additive(drawn(2, 2), "tanh"), "bilinear": lambda: Bilinear(drawn(2, 3, 2, 2))}
+    """Make options for two heads of two, and three labels."""
+    weights = {
+        "additive": lambda: Additive(new_parameter(2, 2), "tanh"),
+        "bilinear": lambda: Bilinear(new_parameter(2, 3, 2, 2)),
+    }
     return {"score": weights[name]()} if name in weights else {}
 
 
@@ -440,7 +443,7 @@ class TestBadInput:
             ({"score": Additive(torch.ones(4)), "tables": ("query",)}, ValueError, "tables must leave out 'query'"),
             ({"score": Bilinear(torch.ones(5, 4, 4)), "num_labels": None}, ValueError, "Bilinear needs tables"),
             ({"score": Bilinear(torch.ones(5, 4, 4)), "num_labels": (5, 2)}, NotImplementedError, "sum of 2 labels"),
-            ({"score": Additive(drawn(4) * 2.0)}, ValueError, "score.weight must be a parameter"),
+            ({"score": Additive(new_parameter(4) * 2.0)}, ValueError, "score.weight must be a parameter"),
             ({"value_map": True, "num_labels": None}, ValueError, "value_map must be False .* with num_labels=None"),
             ({"value_map": True, "num_labels": (5, 2)}, NotImplementedError, "value_map needs one label per pair"),
         ],

@@ -184,7 +184,7 @@ class TestCaches:
 
 
 def test_a_labeler_gets_what_it_reads():
-    """Speakers ``[B, N]`` with B = N have the shape of ids ``[N, N]``: with a labeler they are its input."""
+    """Speakers ``[B, N]`` with B = N have the shape of ids ``[N, N]``, and go to the labeler."""
     labeler, x = rg.Segments(4), torch.randn(5, 5, 12)
     speakers = torch.randint(0, 4, (5, 5))
     encoder, decoder = (

@@ -88,7 +88,7 @@ def test_a_refused_state_changes_nothing():
 
 
 def tagger(labeler, *, hook=True):
-    """A model of somebody's own: a weight before a layer, whose table sits deep."""
+    """Make a model with a weight before a layer whose table is several modules down."""
     model = nn.Sequential(nn.Embedding(9, 12), rg.RelationEncoder(encoder_layer(12, 3, 20, labeler=labeler), 2))
     if hook:
         model.register_load_state_dict_pre_hook(rg.nn.check_label_names)
@@ -109,7 +109,7 @@ LAYERS = {
 
 
 class Turned(rg.ClippedDistance):
-    """As many labels, other names."""
+    """A labeler with as many labels and other names."""
 
     @property
     def names(self):
