@@ -60,7 +60,7 @@ def test_models(norm_first, bias, activation):
     options = {"norm_first": norm_first, "bias": bias, "batch_first": True, "dtype": F64}
     plain = perturbed(nn.Transformer(12, 3, 2, 2, 20, 0.3, activation, **options))
     plain.encoder.layers[1].dropout1.p, plain.decoder.layers[0].multihead_attn.dropout = 0.2, 0.1
-    plain.decoder.norm.eps = 0.5
+    plain.decoder.norm.eps = plain.encoder.layers[0].norm1.eps = 0.5
     before = state_of(plain)
     made = rg.RelationTransformer.from_plain(plain, labeler=LABELER, memory_labeler=LABELER)
     assert_copied(made, plain, before)
