@@ -72,7 +72,7 @@ from typing import Any
 import torch
 import torch_geometric
 from example_options import Options
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, train, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, by_row, lead, percent, picture, train, until_stopped
 from graph_classification import BATCH, QUICK_LEARNING_RATE, WIDTH, Block, Classifier, Row, read_graphs, split
 from graph_classification import LEARNING_RATE as GRAPH_RATE
 from graph_classification import train as train_on_graphs
@@ -249,15 +249,8 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# The first picture shows the results (in the short mode, those of the long run). The second shows what the queries of
+# The first picture shows the results of the long run. The second shows what the queries of
 # one dictionary look at.
-
-
-def draw_results(folder: Path, runs: Sequence[Run]) -> None:
-    with picture(folder / "results.png", 8, 4) as ax:
-        columns = {"looked up": by_row(runs, lambda run: run.lookup), "molecules": by_row(runs, lambda run: run.auc)}
-        bars(ax, columns, "Percent looked up (chance 10), and ROC-AUC in molecules (chance 50)")
-        ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def draw_models(folder: Path, models: dict[str, Lookup], note: str = "") -> None:
@@ -335,8 +328,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs.load(model, name, 0)
     if quick:
         Kept.read("additive_scores").draw(out)
-    else:
-        draw_results(out, runs.done)
     draw_models(out, models, SHORT_MODEL if quick else "")
     return 0
 

@@ -73,7 +73,7 @@ from typing import Any
 
 import torch
 from example_options import Options
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, train, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, percent, picture, train, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from made_up_trees import treebank
 from torch import Tensor, nn
@@ -332,7 +332,7 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# The first picture shows the results (in the short mode, those of the long run). The others show one sentence whose
+# The first picture shows the results of the long run. The others show one sentence whose
 # verb is far from its helper, with its labels and with what that verb looks at, and the relations that hidden verbs of
 # the test set look at, by layer and head. :func:`~relgraph.record_attention` records what the layers attend to, and
 # :mod:`relgraph.plot` draws it.
@@ -357,12 +357,6 @@ def relations_seen(model: Inflector, batches: Sequence[Batch]) -> Tensor:
     layers: list[list[Any]] = [*record.values()]
     masses = [torch.cat([call.label_mass for call in calls], 1) for calls in layers]
     return torch.stack([mass[:, hidden].mean(1) for mass in masses])
-
-
-def draw_results(folder: Path, runs: Sequence[Run]) -> None:
-    with picture(folder / "results.png") as ax:
-        columns = {f"helper {name}": by_row(runs, lambda run, name=name: run.test[name]) for name in ("near", "far")}
-        bars(ax, columns, "Right forms of hidden verbs")
 
 
 @torch.no_grad()
@@ -447,8 +441,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs.save(guesses=guesses)
     if arguments.quick:
         Kept.read("dependency_trees").draw(arguments.out)
-    else:
-        draw_results(arguments.out, runs.done)
     model = Inflector(len(vocabulary) + 1, RELATIONS)
     runs.load(model, "relations", seeds[0])
     mass = relations_seen(model, batches["test"])

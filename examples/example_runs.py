@@ -8,16 +8,13 @@ import os
 import platform
 import signal
 import sys
-import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Self
@@ -38,7 +35,7 @@ INTERRUPTED = 130
 LINE_EVERY = 30.0
 """Seconds between two progress lines, which replace the progress bar where there is no terminal."""
 
-_bar_line = 0  # the line on which this process draws its progress bar
+_work: Callable[[Any], Any] | None = None  # what copies of this process do: a closure, which cannot be sent to them
 
 
 def train(
@@ -60,9 +57,10 @@ def train(
     rising = max(1.0, warm_up * steps)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / rising, 1 - s / steps))
     taken: list[float] = []
+    worker = multiprocessing.current_process().name.rpartition("-")[2]  # the bar of each process has its own line
     progress = tqdm(
         islice(losses, steps), title, steps, unit="step", leave=False, disable=None if title else True,
-        position=_bar_line,
+        position=int(worker) - 1 if worker.isdigit() else 0,
     )  # fmt: skip
     remaining, printed = Remaining(steps), time.perf_counter()
     for loss in progress:
@@ -220,66 +218,32 @@ def _outlook(pairs: Sequence[tuple[str, int]], taken: Mapping[tuple[str, int], f
 
 
 def side_by_side(work: Callable[[Any], Any], jobs: Iterable[Any], processes: int) -> Iterator[Any]:
-    """Do jobs in separate processes, several at once; yield the results in the order in which the jobs end.
+    """Do jobs in copies of this process (fork), several at once; yield the results in the order in which the jobs end.
 
-    Each process starts as a copy of this one (fork), so it has the data that this one has read. Ctrl-C ends all of
-    them.
-
-    Args:
-        work: does one job; its result must pickle.
-        jobs: the arguments, one for each call of ``work``.
-        processes: how many at once.
-
-    Raises:
-        RuntimeError: a job failed; its process printed the reason.
+    The copies have the data that this process has read. Ctrl-C ends all of them, and so does an error of one.
     """
-    context = multiprocessing.get_context("fork")
-    tqdm.get_lock()  # created before the copies, so that all bars share it
-    waiting, free = deque(jobs), list(reversed(range(processes)))
-    running: dict[Connection, tuple[BaseProcess, int]] = {}
-    try:
-        while waiting or running:
-            while waiting and free:
-                line = free.pop()
-                ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_do, args=(work, waiting.popleft(), theirs, line), daemon=True)
-                with warnings.catch_warnings():
-                    # Python 3.12 warns about numpy's threads, which a copy does not need
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    process.start()
-                theirs.close()
-                running[ours] = process, line
-            for ours in wait(list(running)):
-                assert isinstance(ours, Connection)
-                process, line = running.pop(ours)
-                free.append(line)
-                try:
-                    result = ours.recv()
-                except EOFError:
-                    raise RuntimeError("a run failed; its process printed why") from None
-                process.join()
-                yield result
-    finally:
-        for process, _ in running.values():
-            process.terminate()
-            process.join()
+    global _work
+    _work = work
+    with warnings.catch_warnings():
+        # Python 3.12 warns about numpy's threads, which a copy does not need
+        warnings.simplefilter("ignore", DeprecationWarning)
+        fork, quiet = multiprocessing.get_context("fork"), (signal.SIGINT, signal.SIG_IGN)
+        pool = ProcessPoolExecutor(processes, fork, signal.signal, quiet)
+        ends = as_completed([pool.submit(_do, job) for job in jobs])
+    with pool:
+        try:
+            for end in ends:
+                yield end.result()
+        except BaseException:  # Ctrl-C, a run that failed, a process that the system killed
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
 
 
-def _do(work: Callable[[Any], Any], job: Any, result: Connection, line: int) -> None:
-    """Do one job in this process, with its progress bar on its own line."""
-    global _bar_line
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _bar_line = line
-    result.send(work(job))
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent is gone: something may have killed the parent."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+def _do(job: Any) -> Any:
+    assert _work is not None
+    return _work(job)
 
 
 def cores() -> int:
@@ -340,36 +304,6 @@ def picture(
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     print(f"picture: {path}")
-
-
-def bars(ax: Any, columns: Mapping[str, Mapping[str, Sequence[float]]], title: str = "") -> Any:
-    """Draw one bar per row and column: the mean of shares, and a dot for each of several seeds.
-
-    Args:
-        ax: Axes of matplotlib.
-        columns: by column and row, a share for each seed.
-        title: of the picture.
-    """
-    thick = 0.8 / len(columns)
-    for number, (column, rows) in enumerate(columns.items()):
-        for place, shares in enumerate(rows.values()):
-            y, values = place + (number - (len(columns) - 1) / 2) * thick, [100 * share for share in shares]
-            label = column if place == 0 else None
-            ax.barh(y, mean(values), 0.9 * thick, color=f"C{number}", alpha=0.7, label=label)
-            ax.annotate(
-                f"{mean(values):.1f}", (max(values), y), (4, 0), textcoords="offset points", va="center", size=8,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-            )  # fmt: skip
-            if len(values) > 1:
-                ax.plot(values, [y] * len(values), ".", color="black", markersize=4)
-    names = [*next(iter(columns.values()))]
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.set(xlabel="percent", title=title, xlim=(0, 108))
-    ax.spines[["top", "right"]].set_visible(False)
-    if len(columns) > 1:
-        ax.legend(frameon=False)
-    return ax
 
 
 def by_row(runs: Sequence[Any], share: Callable[[Any], float]) -> dict[str, list[float]]:

@@ -73,7 +73,7 @@ from typing import Any
 import torch
 import torch_geometric
 from example_options import Options
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, by_row, lead, percent, picture, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from made_up_molecules import ATOMS, BONDS, molecules
 from torch import Tensor, nn
@@ -394,7 +394,7 @@ def comparisons(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# The first picture shows the results (in the short mode, those of the long run). The others show one molecule, with its
+# The first picture shows the results of the long run. The others show one molecule, with its
 # labels and with attention along its bonds, and how much attention over all pairs each label gets in test molecules.
 # :func:`~relgraph.record_attention` records what the layers attend to.
 
@@ -429,11 +429,6 @@ def label_mass(model: Classifier, graphs: Sequence[Data]) -> Tensor:
 
 
 BONDED, PAIRS = "relgraph bonds", "relgraph bonds | paths"
-
-
-def draw_results(folder: Path, runs: Sequence[Run]) -> None:
-    with picture(folder / "results.png", 8, 4.5) as ax:
-        bars(ax, {"": by_row(runs, lambda run: run.auc)}, "Test ROC-AUC: 50 is chance")
 
 
 def draw_bonds(folder: Path, model: Classifier, graphs: Sequence[Any], symbols: Sequence[str], note: str = "") -> None:
@@ -528,8 +523,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if arguments.quick:
         Kept.read("graph_classification").draw(arguments.out)
-    else:
-        draw_results(arguments.out, runs.done)
     symbols = ATOMS if arguments.made_up else [f"{number}:" for number in range(graphs[0].x.shape[1])]
     tested = [number for number in split(len(graphs), 0)[2] if graphs[number]["y"]]
     tested.sort(key=lambda number: abs(graphs[number].num_nodes - 12))  # the first is neither small nor large

@@ -62,7 +62,7 @@ from typing import Any
 import networkx as nx
 import torch
 from example_options import Options, positive
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, by_row, lead, percent, picture, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -254,13 +254,8 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# The share of right sides (in the short mode, that of the long run); the labels of all pairs; and what the last row
+# The share of right sides in the long run; the labels of all pairs; and what the last row
 # learned: how much attention each label gets.
-
-
-def draw_results(folder: Path, runs: Sequence[Run]) -> None:
-    with picture(folder / "results.png", 8, 3.5) as ax:
-        bars(ax, {"": by_row(runs, lambda run: run.right)}, "Members on the right side: 50 is chance")
 
 
 def draw_model(folder: Path, model: Members, note: str = "") -> None:
@@ -322,8 +317,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs.load(model, "kinds | distances", 0)
     if arguments.quick:
         Kept.read("karate_club").draw(arguments.out)
-    else:
-        draw_results(arguments.out, runs.done)
     draw_model(arguments.out, model, SHORT_MODEL if arguments.quick else "")
     return 0
 

@@ -73,7 +73,7 @@ from typing import Any
 import example_runs
 import torch
 from example_options import Options
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, train, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, percent, picture, train, until_stopped
 from function_names import Batch, Question, Words, groups, read
 from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import subtokens
@@ -327,7 +327,7 @@ def report(runs: Sequence[Run], guessed: dict[str, dict[str, float]]) -> str:
 # Pictures
 # --------
 #
-# The first picture shows the results (in the short mode, those of the long run). The others show one function that was
+# The first picture shows the results of the long run. The others show one function that was
 # named right, with its labels and with what each word of its name looks at, and the length of each relation's rows in
 # the tables.
 
@@ -339,15 +339,6 @@ def shown(questions: Sequence[Question], answers: Sequence[str]) -> Question:
     pairs = zip(questions, answers, strict=True)
     several = [(q, answer.split() == [*q.name]) for q, answer in pairs if len(q.name) > 1] or [(questions[0], False)]
     return min(several, key=lambda pair: (not pair[1], abs(len(pair[0].tokens) - SHOWN_TOKENS)))[0]
-
-
-def draw_results(folder: Path, runs: Sequence[Run], guessed: dict[str, dict[str, float]]) -> None:
-    with picture(folder / "results.png", 8, 4) as ax:
-        columns = {column: by_row(runs, lambda run, c=column: run.test["beam"][c]) for column in ("exact", "F1")}
-        for column, rows in columns.items():
-            rows |= {name: [found[column]] for name, found in guessed.items()}
-        bars(ax, columns, "Names of functions, written by beam search")
-        ax.set_xlim(0, 130 * max(max(shares) for rows in columns.values() for shares in rows.values()) + 1)
 
 
 @torch.no_grad()
@@ -427,8 +418,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs.save(guesses=guessed)
     if arguments.quick:
         Kept.read("naming_functions").draw(arguments.out)
-    else:
-        draw_results(arguments.out, runs.done, guessed)
     if "relations" in arguments.variants:
         model = Namer(words, VARIANTS["relations"])
         runs.load(model, "relations", seeds[0])

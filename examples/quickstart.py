@@ -17,7 +17,6 @@ that belongs there. The rows of the table differ only in what attention knows ab
     python examples/quickstart.py              # a few minutes on two CPU cores, one row per core
     python examples/quickstart.py --quick      # half a minute, too short to learn much
     python examples/quickstart.py --seeds 3    # mean and spread of three runs
-    python examples/quickstart.py --validate   # how each row's settings were chosen, on functions held out of training
 
 Right answers to 2,571 questions about functions in files outside the training set, as ``--seeds 3`` printed (mean ±
 standard deviation, range; one thread, Python 3.11.7's standard library, November 2026):
@@ -38,8 +37,8 @@ interval does not cover other choices of these. docs/results.md says how setting
 top modules of the library and trains a twentieth of the steps. No row reaches the best rule yet, and their order means
 nothing.
 
-The command writes ``results.json``, models and pictures to ``quickstart-out/`` (``--quick`` and ``--validate``: to
-folders of these names in it). After Ctrl-C the same command continues.
+The command writes ``results.json``, models and pictures to ``quickstart-out/``, with ``--quick`` to its folder
+``quick``. After Ctrl-C the same command continues.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ from typing import Any
 
 import torch
 from code_relations import question_graph
-from example_options import positive
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, cores, percent, picture, train, until_stopped
+from example_options import Options
+from example_runs import INTERRUPTED, Runs, announce, cores, percent, picture, train, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn
@@ -229,7 +228,7 @@ class Pointer(nn.Module):
 # losses with AdamW, warm-up and linear decay.
 
 WARM_UP = 0.08
-STEPS, QUICK_STEPS, VALIDATION_STEPS = 800, 40, 250
+STEPS, QUICK_STEPS = 800, 40
 # means over the four rows, for a training step and for a batch of test questions
 SECONDS_A_STEP, SECONDS_A_TEST = 0.09, 0.034
 
@@ -279,7 +278,8 @@ def run(variant: Variant, data: Data, steps: int, seed: int) -> tuple[Run, Point
 
 
 # %%
-# ``--validate`` tries the same settings for every row, on validation functions. This chose the settings above.
+# ``--validate --steps 250 --out quickstart-out/validate`` tries the same settings for every row, on validation
+# functions. This chose the settings above.
 
 LEARNING_RATES, EMBEDDING_STDS = (1e-3, 2e-3, 4e-3), (0.25, 1.0)
 
@@ -318,31 +318,11 @@ def report(runs: Sequence[Run], baselines: dict[str, float]) -> str:
 # Pictures
 # --------
 #
-# The first picture shows the results (in the short mode, those of the long run) and the training losses. The others
+# The first picture shows the results of the long run. The others
 # show, for every row with labels, the length of each label's vectors and the attention that each label gets on test
 # functions, and the labels of one short function. At the start of training all vectors have a length of about 1.
 
 FARTHEST = {DISTANCE.names[0], DISTANCE.names[-1]}
-
-
-def draw_results(folder: Path, runs: Sequence[Run], baselines: dict[str, float]) -> None:
-    """Draw one bar per row, lines for the rules that do not learn, and the loss of the first seed of each row."""
-    rules = {name: 100 * share for name, share in baselines.items()}
-    best = max(rules, key=rules.__getitem__)
-    with picture(folder / "results.png", 11, 4.5, 1, 2) as (shares, losses):
-        lines = [
-            shares.axvline(rules[name], color="0.4", linestyle=style, zorder=0, label=name)
-            for name, style in (("chance", ":"), (best, "--"))
-        ]
-        bars(shares, {"right": by_row(runs, lambda run: run.accuracy)}, "Right variables")
-        shares.legend(handles=lines, frameon=False, loc="lower right")
-        window = max(1, min(100, len(runs[0].losses) // 4))
-        for run in (run for run in runs if run.seed == 0):
-            at = range(window, len(run.losses) + 1)
-            losses.plot(at, [mean(run.losses[end - window : end]) for end in at], label=run.variant)
-        losses.set(xlabel="step", ylabel="loss", title=f"Training loss, mean of the last {window} steps")
-        losses.legend(frameon=False)
-        losses.spines[["top", "right"]].set_visible(False)
 
 
 def draw_labels(path: Path, data: Data) -> None:
@@ -402,38 +382,29 @@ def draw(folder: Path, model: Pointer, data: Data, batches: int = 20, note: str 
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description="Fill in hidden variables in Python's standard library, with and without labels for attention."
-    )
     names = [variant.name for variant in VARIANTS]
-    steps = f"{STEPS}, quick {QUICK_STEPS}, validate {VALIDATION_STEPS}"
-    parser.add_argument("--steps", type=positive(int), help=f"training steps per row ({steps})")
-    parser.add_argument("--quick", action="store_true", help="a short run that shows that everything works")
-    parser.add_argument(
+    options = Options(
+        "quickstart-out", "Fill in hidden variables in Python's standard library, with and without labels.",
+        "a short run that shows that everything works", apart=True, seeds=(1, 1), steps=(STEPS, QUICK_STEPS),
+        rows=("--variants", names, names, names),
+    )  # fmt: skip
+    options.add_argument(
         "--validate", action="store_true", help="try settings for every row on functions held out of training"
     )
-    parser.add_argument("--seeds", type=positive(int), default=1, help="runs per row (1), with seeds 0, 1, ...")
-    parser.add_argument("--variants", nargs="+", choices=names, default=names, help="the rows to train (all)")
-    parser.add_argument("--processes", type=positive(int), help="runs at once (one per core; 1 with --quick)")
-    parser.add_argument("--out", type=Path, help="output folder (quickstart-out, or quick or validate in it)")
-    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
-    return parser.parse_args(argv)
+    return options.read(argv)
 
 
 def open_runs(arguments: argparse.Namespace, data: Data) -> Runs:
     """The runs already in the folder, if the same command made them."""
-    modes = [mode for mode in ("quick", "validate") if getattr(arguments, mode)]
-    usual = QUICK_STEPS if arguments.quick else VALIDATION_STEPS if arguments.validate else STEPS
     settings = {
-        "steps": arguments.steps or usual,
+        "steps": arguments.steps,
         "quick": arguments.quick,
         "validate": arguments.validate,
         "training_functions": len(data.train.functions),
         "test_functions": len(data.test.functions),
         "test_questions": len(data.asked),
     }
-    return Runs.of_command(arguments.out or Path("quickstart-out", *modes), Run, settings, fresh=arguments.fresh)
+    return Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)
 
 
 def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
@@ -441,33 +412,28 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
     variants = [variant for variant in VARIANTS if variant.name in arguments.variants]
     if arguments.validate:
         variants = [setting for variant in variants for setting in settings(variant)]
-    asked = {(variant.name, seed) for variant in variants for seed in range(arguments.seeds)}
-    steps, count = runs.settings["steps"], len(asked)
+    steps, count = arguments.steps, len(variants) * len(arguments.seeds)
     print(
         f"{len(data.train.functions)} training functions, {len(data.asked)} questions about "
         f"{len(data.test.functions)} functions from other files of Python {platform.python_version()}'s "
         f"standard library; {steps} steps per row"
     )
-    left = count - len({(run.variant, run.seed) for run in runs.done} & asked)
     tests = sum(1 for _ in data.test.split(data.asked, BATCH_TOKENS)) * SECONDS_A_TEST
-    processes = arguments.processes or (1 if arguments.quick else min(cores(), count))
-    if left:
-        announce(left, left * (steps * SECONDS_A_STEP + tests), runs.folder, min(processes, left))
+    processes = 1 if arguments.quick else min(cores(), count)
+    announce(count, count * (steps * SECONDS_A_STEP + tests), runs.folder, processes)
     rows = {variant.name: variant for variant in variants}
 
     def one(name: str, seed: int) -> tuple[Run, Pointer | None]:
         result, model = run(rows[name], data, steps, seed)
         return result, None if arguments.validate else model
 
-    return runs.each(list(rows), range(arguments.seeds), one, processes, lambda run: percent([run.accuracy]))
+    return runs.each(list(rows), arguments.seeds, one, processes, lambda run: percent([run.accuracy]))
 
 
 def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:
     """Pictures of the results, and of what the first seed of every row with labels has learned."""
     if arguments.quick:
         Kept.read("quickstart").draw(runs.folder)
-    else:
-        draw_results(runs.folder, runs.done, data.baselines())
     for variant in VARIANTS:
         if variant.name in arguments.variants and variant.labeler is not None:
             model = build(variant, len(data.train.vocabulary), 0)
@@ -480,7 +446,6 @@ def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train every row, print the table, write the results and draw the pictures."""
     arguments = parse_arguments(argv)
-    torch.set_num_threads(1)
     seconds = 5 if arguments.quick else 12
     print(f"reading the functions of the standard library, about {seconds} s on an idle CPU core", flush=True)
     try:

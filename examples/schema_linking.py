@@ -69,7 +69,7 @@ from statistics import mean
 
 import torch
 from example_options import Options
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, train, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, by_row, lead, percent, picture, train, until_stopped
 from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -380,7 +380,7 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# The first picture shows the results (in the short mode, those of the long run). The others show one test question,
+# The first picture shows the results of the long run. The others show one test question,
 # with its labels and with what the column that it asks for looks at, and the labels that get most attention in all test
 # questions, by layer and head.
 
@@ -400,16 +400,6 @@ def label_mass(model: Pointer, batches: Sequence[Batch]) -> Tensor:
             model(batch)
     layers = [[call.label_mass for call in calls if isinstance(call.label_mass, Tensor)] for calls in record.values()]
     return torch.stack([torch.cat(masses, 1).mean(1) for masses in layers])
-
-
-def draw_results(folder: Path, runs: Sequence[Run], baselines: dict[str, dict[str, float]]) -> None:
-    """A bar for each mark and row, and what names can tell of ``behind``."""
-    guess = baselines["all that names tell"]["behind"]
-    with picture(folder / "results.png", 9, 4) as ax:
-        columns = {mark: by_row(runs, lambda run, mark=mark: getattr(run, mark)) for mark in MARKS}
-        ax.axvline(100 * guess, color="0.4", linestyle=":", label="behind, by all that names tell")
-        bars(ax, columns, "Right columns, by the question's mark")
-        ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 @torch.no_grad()
@@ -477,8 +467,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"results: {runs.path}")
     if arguments.quick:
         Kept.read("schema_linking").draw(runs.folder)
-    else:
-        draw_results(runs.folder, runs.done, baselines)
     if "schema relations" in rows:
         model = Pointer(VARIANTS["schema relations"])
         runs.load(model, "schema relations", seeds[0])

@@ -57,7 +57,6 @@ from the last step of the interrupted training.
 
 from __future__ import annotations
 
-import csv
 import random
 import shutil
 import sys
@@ -235,25 +234,23 @@ def tested(model: Translator, vocabulary: Vocabulary, data: Path) -> list[tuple[
 # What came out
 # -------------
 #
-# The table counts right translations by the number of English words. The log that ``train`` writes has the loss on
-# held-out pairs during training. It says less than the count, because these pairs have trained lengths only.
+# The table counts right translations by the number of English words.
 
 
 @dataclass
 class Run:
-    """One training run: tests and right translations by the number of English words, losses by step."""
+    """One training run: tests and right translations by the number of English words."""
 
     variant: str
     seed: int
     asked: dict[int, int]
     right: dict[int, int]
-    losses: dict[int, float]
     shown: dict[int, list[str]]
     seconds: float
 
     def __post_init__(self) -> None:
-        """JSON turns numbers of words and steps into strings; turn them back."""
-        for name in ("asked", "right", "losses", "shown"):
+        """JSON turns numbers of words into strings; turn them back."""
+        for name in ("asked", "right", "shown"):
             setattr(self, name, {int(key): value for key, value in getattr(self, name).items()})
 
     def share(self, lengths: Sequence[int]) -> float:
@@ -261,23 +258,17 @@ class Run:
         return sum(self.right.get(count, 0) for count in lengths) / sum(self.asked.get(count, 0) for count in lengths)
 
     @classmethod
-    def of(cls, positions: str, seed: int, found: Sequence[tuple[Pair, str]], log: Path, seconds: float) -> Run:
-        """The run with these translations and this log; it shows the first translation of each length."""
+    def of(cls, positions: str, seed: int, found: Sequence[tuple[Pair, str]], seconds: float) -> Run:
+        """The run with these translations; it shows the first translation of each length."""
         lengths = [words(source) for (source, _), _ in found]
         right = [count for count, ((_, target), text) in zip(lengths, found, strict=True) if text == target]
         shown = {count: [*pair, text] for count, (pair, text) in zip(lengths[::-1], found[::-1], strict=True)}
-        return cls(positions, seed, counts(lengths), counts(right), validation_losses(log), shown, seconds)
+        return cls(positions, seed, counts(lengths), counts(right), shown, seconds)
 
 
 def counts(lengths: Sequence[int]) -> dict[int, int]:
     """How often each length occurs, in ascending order."""
     return dict(sorted(Counter(lengths).items()))
-
-
-def validation_losses(log: Path) -> dict[int, float]:
-    """The validation loss by step, in nats per target token."""
-    with log.open(encoding="utf-8", newline="") as file:
-        return {int(row["step"]): float(row["nll"]) for row in csv.DictReader(file) if row["split"] == "valid"}
 
 
 def report(runs: Sequence[Run]) -> str:
@@ -304,34 +295,11 @@ def translations(run: Run, lengths: Sequence[int]) -> str:
 # Pictures
 # --------
 #
-# The first picture shows right translations by length (in the short mode, those of the long run), and losses. The
+# The first picture shows right translations by length, of the long run. The
 # second shows the rows of the tables by distance; the decoder sees no later words, so it never learns the rows of
 # positive distances, which keep their initial values. The third shows where the encoder's heads look, by distance. The
 # last shows where the decoder's last layer looks in the source while the right name of eleven words is written. That
 # attention has no labels: the order comes from what the encoder and the decoder know about their own words.
-
-
-def draw_results(path: Path, runs: Sequence[Run]) -> None:
-    """By the number of words, and by step; a thin line a seed where there are several."""
-    lengths = [(range(5), "≤ 4"), *[((count,), str(count)) for count in range(5, max(LONGER) + 1)]]
-    with picture(path, 10, 4, 1, 2) as (left, right):
-        trained = [name for group, name in lengths if max(group) <= TRAINED]
-        left.axvspan(-0.3, len(trained) - 0.7, color="0.9", label="trained lengths")
-        for number, name in enumerate(dict.fromkeys(run.variant for run in runs)):
-            mine = [run for run in runs if run.variant == name]
-            shares = [[100 * run.share(group) for run in mine] for group, _ in lengths]
-            curves = [[run.losses[step] for run in mine] for step in mine[0].losses]
-            for ax, x, rows in ((left, range(len(lengths)), shares), (right, list(mine[0].losses), curves)):
-                ax.plot(x, [mean(row) for row in rows], marker="o", markersize=4, color=f"C{number}", label=name)
-                for seed in range(len(mine)) if len(mine) > 1 else ():
-                    ax.plot(x, [row[seed] for row in rows], color=f"C{number}", alpha=0.35, linewidth=0.9)
-        left.set_xticks(range(len(lengths)), [name for _, name in lengths])
-        left.set(xlabel="English words", ylabel="percent right", ylim=(-3, 103), title="Held-out numbers")
-        right.set(xlabel="step", ylabel="nats for each target token", title="Loss on held-out pairs, trained lengths")
-        right.set_ylim(bottom=0)
-        for ax in (left, right):
-            ax.spines[["top", "right"]].set_visible(False)
-        left.legend(framealpha=1, edgecolor="white", loc="lower left")
 
 
 def draw_tables(path: Path, model: Translator, note: str) -> None:
@@ -409,7 +377,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         data = prepare(runs.folder)
         model, vocabulary = train(data, folder, name, steps, seed)
         found = tested(model, vocabulary, data)
-        return Run.of(name, seed, found, folder / "metrics.csv", time.perf_counter() - start), None
+        return Run.of(name, seed, found, time.perf_counter() - start), None
 
     def tell(run: Run) -> str:
         return f"{100 * run.share(LONGER):.1f} % of names longer than trained right"
@@ -432,8 +400,6 @@ def draw(runs: Runs, folders: dict[tuple[str, int], Path], seed: int, *, quick: 
             print(translations(done, (6, 9, 10, 11)))
     if quick:
         Kept.read("translating_numbers").draw(runs.folder)
-    else:
-        draw_results(runs.folder / "results.png", runs.done)
     note = SHORT_MODEL if quick else ""
     models = {name: load_model(folders[name, seed] / "average.pt") for name in POSITIONS}
     model, vocabulary = models["relative"]

@@ -83,7 +83,7 @@ from typing import Any
 
 import torch
 from example_options import Options
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, train, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, percent, picture, train, until_stopped
 from great_data import PARTS, ROWS, Batch, Record, batches, great_files, read_great, read_source
 from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
@@ -289,7 +289,7 @@ def report(runs: Sequence[Run], baselines: dict[str, dict[str, float]]) -> str:
 # Pictures
 # --------
 #
-# The first picture shows the results (in the short mode, those of the long run). The others show one function with a
+# The first picture shows the results of the long run. The others show one function with a
 # bug, with its relations and with what the bug's token looks at in the last layer, and the attention that each relation
 # gets from variables in test functions, by layer and head. A pair with several relations counts for each of them.
 # :func:`~relgraph.record_attention` records what the layers attend to.
@@ -312,15 +312,6 @@ def label_mass(model: Detective, data: Sequence[Batch]) -> Tensor:
     layers: list[list[Any]] = [*record.values()]
     masses = [[call.label_mass[:, at] for call, at in zip(calls, variables, strict=True)] for calls in layers]
     return torch.stack([torch.cat(mass, 1).mean(1) for mass in masses])
-
-
-def draw_results(folder: Path, runs: Sequence[Run], baselines: dict[str, dict[str, float]]) -> None:
-    asked = {"place": "where is the bug?", "repair": "what belongs there?"}
-    with picture(folder / "results.png", 8, 4) as ax:
-        columns = {title: by_row(runs, lambda run, name=name: run.right["test"][name]) for name, title in asked.items()}
-        for name, title in asked.items():
-            columns[title]["chance"] = [baselines["chance"][name]]
-        bars(ax, columns, "Right answers about functions with a bug")
 
 
 @torch.no_grad()
@@ -412,8 +403,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs.save(baselines=baselines)
     if arguments.quick:
         Kept.read("variable_misuse").draw(arguments.out)
-    else:
-        draw_results(arguments.out, runs.done, baselines)
     if "code relations" in arguments.variants:
         model = Detective(RELATIONS)
         runs.load(model, "code relations", 0)

@@ -42,7 +42,6 @@ PACKAGES = {
 TOLERANCE = 1e-4
 """The largest error of float32, for values and gradients of about 1."""
 
-
 SIZES = (64, 128)
 """The head sizes whose kernels are checked: those of most models. A call with heads of another size checks its own."""
 
@@ -65,11 +64,11 @@ class Checked(NamedTuple):
     """The outcome of the self-check of the fused kernels on one GPU, or why it did not run."""
 
     device: str
-    dtype: str | None
-    pairs: str | None
-    size: int | None
-    passed: bool | None
     why: str | None
+    dtype: str | None = None
+    pairs: str | None = None
+    size: int | None = None
+    passed: bool | None = None
     worst: float | None = None
     allowed: float | None = None
     seconds: float | None = None
@@ -80,9 +79,8 @@ class Checked(NamedTuple):
             return f"{'self-check':<18}{self.device:<8}not made: {self.why}"
         state = "passes" if self.passed else "FAILS"
         figures = f"largest error {self.worst:.1e}, allowed {self.allowed:g}, {self.seconds:.1f} s"
-        reason = f": {self.why}" if self.why else ""
         asked = f"{self.device:<8}{self.dtype:<10}{self.pairs:<14}{self.size:<5}"
-        return f"{'self-check':<18}{asked}{state} ({figures}){reason}"
+        return f"{'self-check':<18}{asked}{state} ({figures}){f': {self.why}' if self.why else ''}"
 
 
 class Taken(NamedTuple):
@@ -96,41 +94,33 @@ class Taken(NamedTuple):
         return f"{'impl=None takes':<18}{self.device:<8}{self.impl:<10}{self.call}"
 
 
-class Report(NamedTuple):
-    """Everything that was tried."""
-
-    tried: list[Tried]
-    checked: list[Checked]
-    taken: list[Taken]
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything works that should work."""
-        works = all(one.works or one.refused for one in self.tried)
-        return works and not any(one.passed is False for one in self.checked)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m relgraph", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(arguments)
-    report = try_all()
-    if options.json:
-        print(json.dumps(as_json(report), indent=2))
-    else:
-        print("\n".join(as_text(report)))
-    return 0 if report.ok else 1
-
-
-def try_all() -> Report:
-    """Try everything; failures go into the report, so they give no warnings."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", UserWarning)  # failures go into the report
         checked = [one for gpu in gpus() for one in check_kernels(gpu)]
         taken = [one for gpu in gpus() for one in typical_calls(gpu)]
         devices = ["cpu", *map(str, gpus())]
-        return Report([try_one(impl, device) for device in devices for impl in IMPLEMENTATIONS], checked, taken)
+        tried = [try_one(impl, device) for device in devices for impl in IMPLEMENTATIONS]
+    ok = all(one.works or one.refused for one in tried) and not any(one.passed is False for one in checked)
+    report = {"relgraph": rg.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    report |= {"packages": {package: installed(package) for package in PACKAGES}}
+    report |= {"extras": {package: extra for package, (_, extra) in PACKAGES.items()}}
+    cpu = {"machine": platform.machine(), "threads": torch.get_num_threads()}
+    report |= {"devices": {"cpu": cpu, "cuda": cuda_as_json()}, "kernels": kernels_as_json()}
+    parts = {"self_checks": checked, "typical_calls": taken, "implementations": tried}
+    if options.json:
+        report |= {name: [one._asdict() for one in part] for name, part in parts.items()}
+        print(json.dumps(report | {"ok": ok}, indent=2))
+    else:
+        lines = as_text(report)
+        for part in parts.values():
+            lines += ["", *map(str, part)] if part else []
+        print("\n".join(lines))
+    return 0 if ok else 1
 
 
 def gpus() -> list[torch.device]:
@@ -143,18 +133,18 @@ def check_kernels(gpu: torch.device) -> list[Checked]:
     x = torch.zeros(1, 1, 2, 16, device=gpu)
     refused = rg.which_impl(x, x, x, None, impl="dense").refused.get("triton")  # a call by name checks nothing
     if refused is not None:
-        return [Checked(str(gpu), None, None, None, None, refused)]
+        return [Checked(str(gpu), refused)]
     made = []
     for dtype, listed, size in itertools.product(limits.DTYPES, (False, True), SIZES):
         name, pairs = str(dtype).removeprefix("torch."), "listed pairs" if listed else "all pairs"
         try:
             found = selfcheck.make_sure(selfcheck.Configuration(gpu, dtype, listed, size, limits.uses_tf32(dtype)))
         except torch.OutOfMemoryError as error:
-            made.append(Checked(str(gpu), None, None, None, None, f"{name}, {pairs}, {size}: {error}"))
+            made.append(Checked(str(gpu), f"{name}, {pairs}, {size}: {error}"))
             continue
         assert found is not None  # no graph is recorded here
         figures = found.worst, selfcheck.allowed(dtype), found.seconds, found.trace
-        made.append(Checked(str(gpu), name, pairs, size, found.why is None, found.why, *figures))
+        made.append(Checked(str(gpu), found.why, name, pairs, size, found.why is None, *figures))
     return made
 
 
@@ -247,49 +237,23 @@ def difference(got: list[Tensor], wanted: list[Tensor]) -> str | None:
     return None
 
 
-def as_text(report: Report) -> list[str]:
-    """The lines of the report."""
-    lines = [f"{'relgraph':<18}{rg.__version__}", f"{'python':<18}{platform.python_version()}"]
-    lines += [f"{'torch':<18}{torch.__version__}"]
-    for package, (_, extra) in PACKAGES.items():
+def as_text(report: dict[str, Any]) -> list[str]:
+    """Versions, devices and kernels in lines."""
+    lines = [f"{name:<18}{report[name]}" for name in ("relgraph", "python", "torch")]
+    for package, extra in report["extras"].items():
         advice = f"not installed: pip install {package} (extra {extra})"
-        lines.append(f"{package:<18}{installed(package) or advice}")
-    lines += ["", f"{'cpu':<18}{platform.machine()}, {torch.get_num_threads()} threads", *cuda_lines()]
-    known = build.load()
-    state = f"built: {known.path}" if isinstance(known, build.Kernels) else f"not built: {known}"
-    lines.append(f"{'cpu kernels':<18}{state}")
-    for part in (report.checked, report.taken, report.tried):
-        lines += ["", *map(str, part)] if part else []
-    return lines
-
-
-def cuda_lines() -> list[str]:
-    """The GPUs in words."""
-    found = cuda_as_json()
-    if not found["devices"]:
-        return [f"{'cuda':<18}{'no device' if found['version'] else 'torch is built without it'}"]
-    lines = [f"{'cuda':<18}{found['version']}, driver {found['driver'] or 'unknown'}"]
-    for one in found["devices"]:
+        lines.append(f"{package:<18}{report['packages'][package] or advice}")
+    (cpu, cuda), kernels = report["devices"].values(), report["kernels"]
+    lines += ["", f"{'cpu':<18}{cpu['machine']}, {cpu['threads']} threads"]
+    if cuda["devices"]:
+        lines.append(f"{'cuda':<18}{cuda['version']}, driver {cuda['driver'] or 'unknown'}")
+    else:
+        lines.append(f"{'cuda':<18}{'no device' if cuda['version'] else 'torch is built without it'}")
+    for one in cuda["devices"]:
         facts = f"compute capability {one['capability']}, {one['memory']:.1f} GiB"
         lines.append(f"{one['device']:<18}{one['name']}, {facts}")
-    return lines
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """The report as data."""
-    return {
-        "relgraph": rg.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "packages": {package: installed(package) for package in PACKAGES},
-        "extras": {package: extra for package, (_, extra) in PACKAGES.items()},
-        "devices": {"cpu": {"machine": platform.machine(), "threads": torch.get_num_threads()}, "cuda": cuda_as_json()},
-        "kernels": kernels_as_json(),
-        "self_checks": [one._asdict() for one in report.checked],
-        "typical_calls": [one._asdict() for one in report.taken],
-        "implementations": [one._asdict() for one in report.tried],
-        "ok": report.ok,
-    }
+    state = f"built: {kernels['path']}" if kernels["built"] else f"not built: {kernels['why']}"
+    return [*lines, f"{'cpu kernels':<18}{state}"]
 
 
 def kernels_as_json() -> dict[str, Any]:

@@ -122,13 +122,8 @@ class Graph:
         check.id_range("parents", parents, count)
         edge_type = _checked_types("edge_type", edge_type, count, least=None)
         child = (parents >= 0).nonzero()[:, 0]
-        graph = cls(
-            torch.stack([parents[child], child]),
-            count,
-            edge_type=None if edge_type is None else edge_type[child],
-            node_type=node_type,
-            ptr=ptr,
-        )
+        edge_type = None if edge_type is None else edge_type[child]
+        graph = cls(torch.stack([parents[child], child]), count, edge_type=edge_type, node_type=node_type, ptr=ptr)
         graph.parents(forest=True)
         return graph
 
@@ -165,18 +160,15 @@ class Graph:
             if not isinstance(graph, Graph):
                 raise TypeError(f"graphs[{index}] must be a Graph, got {in_place_of_graph(graph)}")
         check.same_device(**{f"graphs[{index}]": graph.edge_index for index, graph in enumerate(graphs)})
-        first, *ends = accumulate((graph.num_nodes for graph in graphs), initial=0)
-        starts = [first, *ends[:-1]]
-        device = graphs[0].edge_index.device
-        borders = [torch.tensor([first], device=device)]
-        for graph, start, end in zip(graphs, starts, ends, strict=True):
-            borders.append(torch.tensor([end], device=device) if graph.ptr is None else graph.ptr[1:] + start)
+        *starts, count = accumulate((graph.num_nodes for graph in graphs), initial=0)
+        placed = list(zip(graphs, starts, strict=True))
+        borders = [graph.borders()[1:] + start for graph, start in placed]
         return cls(
-            torch.cat([graph.edge_index + start for graph, start in zip(graphs, starts, strict=True)], 1),
-            ends[-1],
+            torch.cat([graph.edge_index + start for graph, start in placed], 1),
+            count,
             edge_type=_joined_types("edge_type", [graph.edge_type for graph in graphs]),
             node_type=_joined_types("node_type", [graph.node_type for graph in graphs]),
-            ptr=torch.cat(borders),
+            ptr=torch.cat([graphs[0].borders()[:1], *borders]),
         )
 
     @property
@@ -316,18 +308,14 @@ class Graph:
         cyclic = parents[above] >= 0
         if bool(cyclic.any()):
             raise ValueError(f"graph must be a tree, got a cycle through node {int(above[cyclic][0])}")
-        if not forest:
-            self._check_single_roots(parents)
-        return parents
-
-    def _check_single_roots(self, parents: Tensor) -> None:
         roots = (parents < 0).nonzero()[:, 0]
         home = self.graph_of()[roots]
         twice = (home[1:] == home[:-1]).nonzero()
-        if twice.numel():
+        if not forest and twice.numel():
             at = int(twice[0])
             first, second = int(roots[at]), int(roots[at + 1])
             raise ValueError(f"graph must be a tree, got the roots {first} and {second} in graph {int(home[at])}")
+        return parents
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """This graph with its tensors on ``device``.

@@ -1,4 +1,4 @@
-"""How far a result in a lower precision may be from float64: a budget that follows from the arithmetic.
+"""A budget of errors: how far a result in a lower precision may be from float64.
 
 For each output and each gradient the budget is a norm, the sum of
 
@@ -27,7 +27,7 @@ Answer = tuple[list[Tensor], list[Tensor]]
 
 
 def twins(labels, dtype=torch.float32, **options) -> tuple[Case, Case]:
-    """A case in float64 and the same one in a lower precision, with the same numbers."""
+    """Make a case in float64 and the same one in a lower precision, with the same values."""
     exact, low = make(labels, **options), make(labels, **options, dtype=dtype)
     for a, b in zip(low.leaves, exact.leaves, strict=True):
         a.data.copy_(b.data)

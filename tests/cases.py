@@ -124,7 +124,7 @@ KINDS = {
 
 @dataclass
 class Case:
-    """One call with everything that learns as a float64 leaf."""
+    """One call; all tensors that need a gradient are float64 leaves."""
 
     labels: Labels | None
     inputs: list[Tensor]  # query, key, value

@@ -62,7 +62,7 @@ def no_kernels(monkeypatch):
 
 @pytest.fixture(params=[True, False], ids=["kernels", "no kernels"])
 def on_a_cpu(request, monkeypatch):
-    """What many scores take on a CPU, on a machine with compiled kernels and on one without; nothing is computed."""
+    """Return the implementation of many scores on a CPU, with compiled kernels and without; nothing is computed."""
     there = build.Kernels(None, None, None) if request.param else build.Missing("RELGRAPH_NATIVE=0 turns them off")
     monkeypatch.setattr(build, "_known", there)
     monkeypatch.delitem(SORTERS, "cpu")  # there is no library behind these kernels

@@ -1,4 +1,4 @@
-"""What a docstring lacks: Google's sections read line by line, and held to the signature and to the code beneath."""
+"""Find faults of docstrings: Google's sections are compared with the signature and the code."""
 
 import ast
 import builtins
@@ -76,7 +76,7 @@ def own_doc(cls: type, name: str) -> str | None:
 
 @cache
 def can_raise(thing: Callable) -> bool:
-    """Whether a ``raise`` stands in a function of this package, or in one that it calls by its name."""
+    """Return whether a function of this package, or one that it calls by name, has a ``raise``."""
     thing = inspect.unwrap(thing)
     if not str(thing.__module__).startswith("relgraph"):
         return False
@@ -95,14 +95,14 @@ def can_raise(thing: Callable) -> bool:
 
 
 def is_exception(name: str) -> bool:
-    """Whether a name, with its module where it is not built in, is that of an exception."""
+    """Return whether a name, with its module if it is not built in, is that of an exception."""
     module, _, kind = name.rpartition(".")
     thing = getattr(importlib.import_module(module) if module else builtins, kind, None)
     return inspect.isclass(thing) and issubclass(thing, Exception)
 
 
 def hides_words(text: str) -> bool:
-    """Whether Sphinx would take words before a colon for a type: in the first line of a result or a property."""
+    """Return whether Sphinx would take words before a colon in the first line for a type."""
     before, colon, _ = MARKUP.sub("", text.partition("\n")[0]).partition(":")
     return bool(colon and before.strip())
 
@@ -138,7 +138,7 @@ def faults_of_args(wanted: dict[str, str], args: str) -> Iterator[str]:
 
 
 def faults_of_call(function: Callable, doc: str) -> Iterator[str]:
-    """What Args, Returns, Raises and the examples of a function, a method or a class lack."""
+    """Yield faults of Args, Returns, Raises and the examples of a callable."""
     told = sections(doc)
     yield from faults_of_args(parameters(function), told.get("Args", ""))
     returned = "None" if inspect.isclass(function) else str(inspect.signature(function).return_annotation)
@@ -159,7 +159,7 @@ def faults_of_call(function: Callable, doc: str) -> Iterator[str]:
 
 
 def faults(thing: Any) -> Iterator[str]:
-    """What the docstring of a public class or function lacks."""
+    """Yield faults of the docstring of a public class or function."""
     doc = thing.__dict__.get("__doc__") if inspect.isclass(thing) else thing.__doc__
     if not doc or doc.startswith(f"{thing.__name__}("):  # what a dataclass or a named tuple writes by itself
         yield "there is no docstring"
@@ -176,7 +176,7 @@ def faults(thing: Any) -> Iterator[str]:
 
 
 def faults_of_member(cls: type, name: str) -> Iterator[str]:
-    """What the docstring of a public method or property lacks, which may be that of what it overrides."""
+    """Yield faults of the docstring of a method or property, which may be that of what it overrides."""
     doc = own_doc(cls, name)
     member = inspect.getattr_static(cls, name)
     if not doc:

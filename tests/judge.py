@@ -93,7 +93,7 @@ def used(result: Any) -> Any:
 
 
 def fault(good: Good, argument: str, mutation: Mutation) -> str | None:
-    """What is wrong with what comes of a good call with one argument spoiled; None where nothing is."""
+    """Say what is wrong with a good call with one argument spoiled; None if nothing is."""
     try:
         value = mutation.change(good.arguments[argument])
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
@@ -121,7 +121,7 @@ def fault(good: Good, argument: str, mutation: Mutation) -> str | None:
 
 
 def _seconds_again(good: Good, arguments: dict[str, Any]) -> float:
-    """How long the same call takes once more."""
+    """Time the same call once more."""
     start = time.thread_time()
     with suppress(Exception, Hangs), held_back():
         used(good.call(**arguments))

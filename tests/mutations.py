@@ -97,12 +97,9 @@ INTS = (
         zero=lambda _: 0,
         one_more=lambda value: value + 1,
         a_billion=lambda _: 10**9,
-        minus_a_billion=lambda _: -(10**9),
         two_to_the_31=lambda _: 2**31,
-        two_to_the_62=lambda _: 2**62,
         two_to_the_63=lambda _: 2**63,
         minus_two_to_the_63=lambda _: -(2**63),
-        minus_ten_to_the_30=lambda _: -(10**30),
     ),
 )
 FLOATS = (

@@ -1,9 +1,8 @@
 """``python -m tests.soak --minutes 5``: everything at once for a long time; does memory grow, do handles leak?
 
-Rounds of work, each in new Python threads, over lengths, labels, implementations and types that change: attention over
-short calls of every sort (those of ``tests.fuzz``), long sequences, large graphs, layers that train, decoding with a
-cache. Labels are made and dropped, and some are shared by the threads. After each round nothing runs, and what is held
-is measured. At the end each measure must have stopped growing.
+Rounds of work, each in new Python threads, over lengths, labels, implementations and types that change: the short calls
+of ``tests.fuzz``, steps of training with new labels, layers that train, decoding with a cache. After each round nothing
+runs, and memory and objects are counted. At the end each count must have stopped growing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -38,12 +36,6 @@ from tests.fuzz.compare import IMPLS, Arguments
 from tests.layers import encoder_layer
 
 MIB = 1 << 20
-LONGEST = 600
-"""Of a long sequence."""
-
-SHARED = 6
-"""How many labels the threads share; one is replaced now and then."""
-
 FEWEST = 12
 """Measures, without those of the warm-up, that it takes to tell a trend."""
 
@@ -132,27 +124,6 @@ def verdict(samples: Sequence[Sample]) -> list[str]:
     return found
 
 
-@dataclass
-class Shared:
-    """Labels that all threads use, each a function of their length, and when one was last replaced."""
-
-    labels: list[rg.Labels]
-    lock: threading.Lock
-
-    @classmethod
-    def make(cls, rng: Random) -> Shared:
-        """As many labels as are shared."""
-        return cls([some_labels(rng, 256) for _ in range(SHARED)], threading.Lock())
-
-    def pick(self, rng: Random) -> rg.Labels:
-        """One of them; sometimes new ones take its place."""
-        with self.lock:
-            at = rng.randrange(SHARED)
-            if rng.random() < 0.1:
-                self.labels[at] = some_labels(rng, 256)
-            return self.labels[at]
-
-
 def some_labels(rng: Random, most: int, least: int = 1) -> rg.Labels:
     """Labels of a sequence of a random length, each kind as likely."""
     n = rng.randint(least, most)
@@ -161,27 +132,22 @@ def some_labels(rng: Random, most: int, least: int = 1) -> rg.Labels:
     def ids(*shape: int) -> Tensor:
         return torch.randint(0, 7, shape, generator=generator)
 
-    kind = rng.choice(["clipped", "buckets", "dense", "edges", "over", "sum", "packed"])
     ends = torch.randint(0, n, (2, 3 * n), generator=generator)
     distance = rg.DistanceLabels(n, lookup=[min(abs(d), 6) for d in range(-12, 13)], left=12, num_labels=7)
-    if kind == "buckets":
-        return distance
-    if kind == "dense":
-        return rg.DenseLabels(ids(n, n), 7)
-    if kind == "edges":
-        return rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n)
-    if kind == "over":
-        return rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n, default=distance, duplicates=rng.choice(["first", "sum"]))
-    if kind == "sum":
-        return rg.SumLabels(distance, rg.DenseLabels(ids(n, n), 7))
-    if kind == "packed":
-        cuts = sorted(rng.choices(range(n + 1), k=5))
-        ptr = torch.tensor([0, *cuts, n])
-        return rg.BlockLabels(ids(int((ptr.diff() ** 2).sum())), 7, ptr)
-    return rg.ClippedDistance(3)(n)
+    ptr = torch.tensor([0, *sorted(rng.choices(range(n + 1), k=5)), n])
+    kinds: tuple[Callable[[], rg.Labels], ...] = (
+        lambda: rg.ClippedDistance(3)(n),
+        lambda: distance,
+        lambda: rg.DenseLabels(ids(n, n), 7),
+        lambda: rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n),
+        lambda: rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n, default=distance, duplicates=rng.choice(["first", "sum"])),
+        lambda: rg.SumLabels(distance, rg.DenseLabels(ids(n, n), 7)),
+        lambda: rg.BlockLabels(ids(int((ptr.diff() ** 2).sum())), 7, ptr),
+    )
+    return rng.choice(kinds)()
 
 
-def short_call(rng: Random, shared: Shared) -> None:
+def short_call(rng: Random) -> None:
     """A call as the fuzz draws it, by some implementation, forward and backward."""
     case = draw(rng.getrandbits(40))
     if case.frame.batch == 0:
@@ -192,39 +158,13 @@ def short_call(rng: Random, shared: Shared) -> None:
     call.run(rng.choice([None, *(impl for impl in IMPLS if impl not in refused)]))
 
 
-def long_call(rng: Random, shared: Shared) -> None:
-    """Attention over a long sequence, sometimes with labels that other threads use at the same time."""
-    dtype = rng.choice([torch.float32, torch.float32, torch.float64, torch.bfloat16])
-    if dtype == torch.bfloat16:  # of few shapes: oneDNN keeps what it compiled for the last 1,024, up to a GiB in all
-        labels = rg.ClippedDistance(3)(rng.choice([96, 300]))
-    else:
-        labels = shared.pick(rng) if rng.random() < 0.5 else some_labels(rng, LONGEST)
-    shape = (labels.q_len, 2, 16) if labels.packed else (1, 2, labels.q_len, 16)
-    q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
-    counts = labels.num_labels if isinstance(labels.num_labels, tuple) else (labels.num_labels,)
-    tables = tuple(torch.randn(count, 16, dtype=dtype, requires_grad=True) for count in counts)
-    tables = tables if isinstance(labels, rg.SumLabels) else tables[0]
-    impls = (
-        ["edges", None]
-        if isinstance(labels, rg.EdgeLabels) and labels.default is None
-        else ["chunked", "dense", None, *(["native"] if build.missing() is None else [])]
-    )
-    options = {"impl": rng.choice(impls), "dropout_p": rng.choice([0.0, 0.3]), "need_lse": True}
-    with torch.set_grad_enabled(rng.random() < 0.8):
-        z, aux = rg.relation_attention_with_aux(q, k, v, labels, tables, tables, **options)
-    if not bool(z.isfinite().all()):
-        raise ArithmeticError(f"{labels!r} with {options} gave numbers that are not finite")
-    if z.requires_grad:
-        (z.sum() + aux.lse.clamp(min=-9).sum()).backward()
-
-
 def table_of(labels: rg.Labels, size: int = 8) -> Any:
     """A key table for each part of the labels."""
     sizes = labels.num_labels
     return tuple(torch.randn(n, size) for n in sizes) if isinstance(sizes, tuple) else torch.randn(sizes, size)
 
 
-def new_labels(rng: Random, shared: Shared) -> None:
+def new_labels(rng: Random) -> None:
     """A step of training by the compiled kernels over 512 positions, with labels that no other step has."""
     labels = some_labels(rng, 512, 512)
     shape = (512, 1, 8) if labels.packed else (1, 1, 512, 8)
@@ -233,19 +173,7 @@ def new_labels(rng: Random, shared: Shared) -> None:
     rg.relation_attention(q, k, v, labels, tables, impl=None if build.missing() else "native").sum().backward()
 
 
-def graph_call(rng: Random, shared: Shared) -> None:
-    """Two layers of attention over the edges of a large graph."""
-    nodes = rng.randint(1, 1500)
-    count = rng.randint(0, 6 * nodes)
-    index = torch.randint(0, nodes, (2, count))
-    labels = rg.EdgeLabels(index, torch.randint(-1, 5, (count,)), 5, q_len=nodes)
-    x = torch.randn(nodes, 4, 8, requires_grad=True)
-    table = torch.randn(5, 8, requires_grad=True)
-    y = rg.edge_attention(x, x, x, labels, table, table, bias_table=torch.randn(4, 5))
-    rg.edge_attention(y, y, y, labels, table, table).sum().backward()
-
-
-def training(rng: Random, shared: Shared) -> None:
+def training(rng: Random) -> None:
     """A few steps of an encoder layer over lengths that change."""
     labeler = rg.ClippedDistance(rng.randint(1, 16))
     layer = encoder_layer(32, 4, 64, labeler=labeler, dropout=rng.choice([0.0, 0.1]))
@@ -259,7 +187,7 @@ def training(rng: Random, shared: Shared) -> None:
 
 
 @torch.no_grad()
-def decoding(rng: Random, shared: Shared) -> None:
+def decoding(rng: Random) -> None:
     """A prompt, then one row at a time, with the keys and values of all before in a cache."""
     labeler = rg.ClippedDistance(4)
     layer = rg.RelationAttention(32, 4, num_labels=labeler.num_labels).eval()
@@ -272,35 +200,18 @@ def decoding(rng: Random, shared: Shared) -> None:
         cache.reset()
 
 
-INTERPRETER = threading.Lock()
-"""Triton's interpreter is one for all threads."""
+Piece = Callable[[Random], None]
 
-
-def fused_call(rng: Random, shared: Shared) -> None:
-    """A short call by the fused kernels in Triton's interpreter, for the maps that they keep."""
-    labels = some_labels(rng, 40)
-    if isinstance(labels, rg.EdgeLabels) and labels.duplicates == "sum":
-        return
-    shape = (labels.q_len, 2, 16) if labels.packed else (1, 2, labels.q_len, 16)
-    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
-    with INTERPRETER:
-        rg.relation_attention(q, k, v, labels, table_of(labels, 16), impl="triton").sum().backward()
-
-
-Piece = Callable[[Random, Shared], None]
-
-WORK: tuple[Piece, ...] = (short_call, short_call, long_call, new_labels, graph_call, training, decoding)
+WORK: tuple[Piece, ...] = (short_call, new_labels, training, decoding)
 """What a round is made of."""
 
 
-def work(
-    pieces: Sequence[Piece], rng: Random, shared: Shared, until: float, done: Counter[str], failures: list[str]
-) -> None:
+def work(pieces: Sequence[Piece], rng: Random, until: float, done: Counter[str], failures: list[str]) -> None:
     """Pieces of work until it is time to stop, or something fails anywhere."""
     while time.monotonic() < until and not failures:
         piece, seed = rng.choice(pieces), rng.getrandbits(48)
         try:
-            piece(Random(seed), shared)
+            piece(Random(seed))
         except Exception:
             failures.append(f"{piece.__name__} with Random({seed}) failed:\n{traceback.format_exc()}")
         done[piece.__name__] += 1
@@ -329,7 +240,7 @@ def soak(
         0, or 1 where something failed or grew.
     """
     rng, start = Random(seed), time.monotonic()
-    shared, done = Shared.make(rng), Counter()
+    done: Counter[str] = Counter()
     failures: list[str] = []
     samples: list[Sample] = []
     told, usual = -tell, torch.get_num_threads()
@@ -339,7 +250,7 @@ def soak(
             torch.set_num_threads(rng.choice([1, usual, 2]))
             until = min(time.monotonic() + every, start + seconds)
             team = [
-                threading.Thread(target=work, args=(pieces, Random(rng.getrandbits(64)), shared, until, done, failures))
+                threading.Thread(target=work, args=(pieces, Random(rng.getrandbits(64)), until, done, failures))
                 for _ in range(threads)
             ]
             for one in team:
@@ -368,24 +279,14 @@ def _line(sample: Sample) -> str:
     return f"{sample.seconds:6.0f} s  {sample.memory / MIB:8.1f} MiB  {held}"
 
 
-def _keep_few_maps() -> None:
-    """Load Triton's interpreter, and let what the kernels keep be full before the warm-up is over."""
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    memory.KEPT = 8
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long (5); a fraction will do")
     parser.add_argument("--threads", type=int, default=2, help="Python threads at work at a time (2)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (0)")
-    parser.add_argument("--triton", action="store_true", help="the fused kernels too, in Triton's interpreter")
     arguments = parser.parse_args(argv)
-    if arguments.triton:
-        _keep_few_maps()
-    pieces = (*WORK, fused_call) if arguments.triton else WORK
-    return soak(60 * arguments.minutes, arguments.threads, seed=arguments.seed, pieces=pieces)
+    return soak(60 * arguments.minutes, arguments.threads, seed=arguments.seed)
 
 
 if __name__ == "__main__":

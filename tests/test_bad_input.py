@@ -36,7 +36,7 @@ CASES = [(name, argument) for name, make in GOOD_CALLS.items() for argument in m
 
 @pytest.fixture(scope="module", autouse=True)
 def _world():
-    """One world for all calls: to begin one starts threads, which takes more memory than a call may take."""
+    """Make one world for all calls, as its threads take more memory than a call may take."""
     with world():
         yield
 
@@ -57,7 +57,7 @@ def test_spoiled(name, argument):
 
 
 def _public():
-    """Names that something public is called by, and what they name."""
+    """Yield the name and the value of every public callable."""
     for prefix, module in [("", module) for module in MODULES] + [(f"{name}.", INTEROP[name]) for name in INTEROP]:
         for name in exports(module):
             value = getattr(module, name)
@@ -70,7 +70,7 @@ def _takes_arguments(function) -> bool:
 
 
 def _wanted():
-    """The keys that there must be: functions, classes that can be made, and their methods that take arguments."""
+    """Yield the keys that there must be: functions, classes, and their methods that take arguments."""
     public = dict(_public())
     for name, value in public.items():
         if not inspect.isclass(value):

@@ -63,40 +63,6 @@ def test_attention_aux():
     assert repr(several) == "AttentionAux(label_mass=(<tensor [1, 2]>, <tensor [1, 3]>))"
 
 
-def test_path_labels():
-    tree = rg.Graph(torch.tensor([[0, 0], [1, 2]]), 3)
-    assert repr(rg.labelers.TreePaths(4, 1)(tree)) == (
-        "PathLabels(labels=DenseLabels(q_len=3, k_len=3, num_labels=4), paths=<tensor [4, 4]>)"
-    )
-
-
-def test_hetero_graph():
-    data = pytest.importorskip("torch_geometric.data").HeteroData()
-    data["author"].x, data["paper"].x = torch.zeros(1, 2), torch.zeros(2, 2)
-    data["author", "wrote", "paper"].edge_index = torch.tensor([[0, 0], [0, 1]])
-    assert repr(rg.pyg.from_hetero_data(data)) == (
-        "HeteroGraph(graph=Graph(num_nodes=3, num_edges=2, edge_type=<tensor [2]>, node_type=<tensor [3]>), "
-        "node_types=('author', 'paper'), edge_types=('author__wrote__paper',), "
-        "nodes={'author': <tensor [1]>, 'paper': <tensor [2]>})"
-    )
-
-
-def test_from_networkx():
-    nx = pytest.importorskip("networkx")
-    assert repr(rg.interop.networkx.from_networkx(nx.path_graph(9, create_using=nx.DiGraph))) == (
-        "FromNetworkx(graph=Graph(num_nodes=9, num_edges=8), nodes=(0, 1, ..., 8))"
-    )
-
-
-def test_sentence():
-    pytest.importorskip("conllu")
-    (sentence,) = rg.interop.conllu.parse("1\tGo\tgo\tVERB\t_\t_\t0\troot\n2\ton\ton\tADP\t_\t_\t1\tadvmod\n")
-    assert repr(sentence) == (
-        "Sentence(words=('Go', 'on'), relations=('root', 'advmod'), "
-        "graph=Graph(num_nodes=2, num_edges=1, edge_type=<tensor [1]>))"
-    )
-
-
 def test_source_graph():
     source = rg.interop.python.read("x = 1\nprint(x)")
     edges = source.graph.num_edges
@@ -104,12 +70,3 @@ def test_source_graph():
         "SourceGraph(tokens=('x', '=', ..., '<newline>'), kinds=('NAME', 'OP', ..., 'NEWLINE'), "
         f"graph=Graph(num_nodes=9, num_edges={edges}, edge_type=<tensor [{edges}]>, node_type=<tensor [9]>))"
     )
-
-
-def test_schema_prints_as_the_expression_that_makes_it():
-    schema = rg.labelers.Schema(["how", "old"], [(None, ["*"]), (0, ["age"])], [["singer"]], values=[(1, 1, "NUMBER")])
-    assert repr(schema) == (
-        "Schema(question=('how', 'old'), columns=((None, ('*',)), (0, ('age',))), tables=(('singer',),), "
-        "primary_keys=(), foreign_keys=(), values=((1, 1, 'NUMBER'),))"
-    )
-    assert eval(repr(schema), {"Schema": rg.labelers.Schema}) == schema

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -54,28 +55,6 @@ def test_labels_built_inside_over_changing_lengths(impl):
     assert not counters["graph_break"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
-def test_labels_given_over_changing_lengths(impl):
-    table = torch.randn(9, 4, dtype=F64)
-
-    def fn(q, k, v, labels):
-        return rg.relation_attention(q, k, v, labels, table, table, impl=impl)
-
-    builders = [
-        lambda n: distance(n, reach=4),
-        lambda n: DenseLabels(torch.randint(0, 9, (n, n)), 9),
-        lambda n: EdgeLabels(torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 1]), 9, q_len=n, default=8),
-        lambda n: distance(n, reach=4, q_offset=torch.tensor([0, 1])),
-    ]
-    compiled = torch.compile(fn, fullgraph=True, backend="aot_eager")
-    for build in builders:
-        for n in (5, 6, 9, 13):
-            leaves, labels = inputs(n), build(n)
-            torch.testing.assert_close(compiled(*leaves, labels), fn(*leaves, labels))
-    assert counters["stats"]["unique_graphs"] <= 2 * len(builders)
-
-
 def dense(n):
     return DenseLabels(torch.randint(0, 5, (n, n)), 5)
 
@@ -97,23 +76,6 @@ GIVEN = {
 LENGTHS = (7, 9)  # no other size, which dynamo would take for the same
 
 
-def layer_and_input(kind):
-    """A layer, what makes its labels, and what makes its input of a length."""
-    labels = GIVEN[kind](5)
-    layer = rg.RelationAttention(8, 2, num_labels=labels.num_labels, tables=("key", "value", "bias"), dtype=F64)
-    batch = () if labels.packed else (2,)
-    return layer, GIVEN[kind], lambda n: torch.randn(*batch, n, 8, dtype=F64, requires_grad=True)
-
-
-def assert_compiled_alike(compiled, plain, leaves, labels):
-    """Both give the same output and the same gradients, those of the leaves."""
-    got, wanted = compiled(labels), plain(labels)
-    torch.testing.assert_close(got, wanted)
-    gradients = [torch.autograd.grad(out.square().sum(), leaves) for out in (got, wanted)]
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b)
-
-
 BACKENDS = ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)]
 
 
@@ -122,40 +84,47 @@ def inductor():
     return pytest.param("inductor", marks=[pytest.mark.slow, without])
 
 
+def assert_alike(compiled, plain, leaves):
+    """Both give the same output and the same gradients, those of the leaves."""
+    got, wanted = compiled(), plain()
+    torch.testing.assert_close(got, wanted)
+    gradients = [torch.autograd.grad(out.square().sum(), leaves) for out in (got, wanted)]
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("backend", [*BACKENDS, inductor()])
 @pytest.mark.parametrize("kind", GIVEN)
 def test_a_layer_takes_labels_of_any_length_as_an_argument(kind, backend):
-    layer, build, draw = layer_and_input(kind)
+    labels = GIVEN[kind](5)
+    layer = rg.RelationAttention(8, 2, num_labels=labels.num_labels, tables=("key", "value", "bias"), dtype=F64)
+    batch = () if labels.packed else (2,)
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=backend)
     for n in LENGTHS:
-        x = draw(n)
-        assert_compiled_alike(
-            lambda labels, x=x: compiled(x, labels=labels),
-            lambda labels, x=x: layer(x, labels=labels),
-            [x, *layer.parameters()],
-            build(n),
-        )
+        x, labels = torch.randn(*batch, n, 8, dtype=F64, requires_grad=True), GIVEN[kind](n)
+        calls = [partial(call, x, labels=labels) for call in (compiled, layer)]
+        assert_alike(*calls, [x, *layer.parameters()])
     assert counters["stats"]["unique_graphs"] == 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", GIVEN)
+@pytest.mark.parametrize("kind", ["edges alone", "sum", "packed"])
 def test_a_function_takes_labels_of_one_length_as_an_argument(kind, backend):
-    sizes = GIVEN[kind](5).num_labels
-    is_sum = isinstance(sizes, tuple)
-    rows = [torch.randn(size, 4, dtype=F64, requires_grad=True) for size in (sizes if is_sum else (sizes,))]
+    labels = GIVEN[kind](LENGTHS[0])
+    is_sum = isinstance(labels.num_labels, tuple)
+    rows = [
+        torch.randn(n, 4, dtype=F64, requires_grad=True)
+        for n in (labels.num_labels if is_sum else (labels.num_labels,))
+    ]
     table = tuple(rows) if is_sum else rows[0]
 
     def fn(q, k, v, labels):
         return rg.relation_attention(q, k, v, labels, table, table)
 
     compiled = torch.compile(fn, fullgraph=True, dynamic=False, backend=backend)
-    labels = GIVEN[kind](LENGTHS[0])
     shape = (LENGTHS[0], 2, 4) if labels.packed else (2, 2, LENGTHS[0], 4)
     leaves = [torch.randn(shape, dtype=F64, requires_grad=True) for _ in range(3)]
-    assert_compiled_alike(
-        lambda labels: compiled(*leaves, labels), lambda labels: fn(*leaves, labels), [*leaves, *rows], labels
-    )
+    assert_alike(*(partial(call, *leaves, labels) for call in (compiled, fn)), [*leaves, *rows])
     assert counters["stats"]["unique_graphs"] == 1
 
 
@@ -188,13 +157,6 @@ def test_a_compiled_layer_that_is_given_a_graph_says_what_works():
     with pytest.raises(dynamo.exc.Unsupported, match="NotImplementedError.*make the labels outside of the compiled"):
         compiled(x, labels=READ)
     torch.testing.assert_close(compiled(x, labels=layer.labeler(READ)), layer(x, labels=READ))
-
-
-@pytest.mark.slow
-def test_labels_are_made_outside_where_the_graph_may_break():
-    layer = encoder_layer(8, 2, 16, 0.0, labeler=READERS["shortest_path_lengths"])
-    compiled, x = torch.compile(layer, backend="eager"), torch.randn(2, 3, 8)
-    torch.testing.assert_close(compiled(x, labels=READ), layer(x, labels=READ))
 
 
 def test_joins_of_blocks_and_of_parallel_edges_say_what_works():
@@ -267,11 +229,20 @@ def test_export_takes_labels_as_an_input():
     torch.testing.assert_close(program.module()(x, other), net(x, other))
 
 
-@pytest.mark.parametrize("kind", ["distance", "dense", "edges only", "edges sum", "sum", "distance per row"])
-@pytest.mark.parametrize("impl", ["chunked", "native"])
-def test_opcheck(kind, impl):
-    """Each kind asks for the sums by label, and for the log-sum-exp, in one of the implementations."""
-    needs = [(kind in ("distance", "edges only", "sum")) == (impl == "chunked")] * 2
+@pytest.mark.parametrize(
+    ("kind", "impl", "need"),
+    [
+        ("distance", "chunked", True),
+        ("dense", "chunked", False),
+        ("distance per row", "native", False),
+        ("edges only", "native", False),
+        ("edges sum", "native", True),
+        ("sum", "chunked", True),
+    ],
+)
+def test_opcheck(kind, impl, need):
+    """With and without the sums by label and the log-sum-exp."""
+    needs = [need] * 2
     labels = KINDS[kind](5)
     case = make(labels)
     tensors, ints = encode(lower(labels))

@@ -30,7 +30,7 @@ def modules() -> list[ModuleType]:
 
 
 def public() -> dict[str, Any]:
-    """Every public thing once, under its shortest name."""
+    """Return every public object once, under its shortest name."""
     named: dict[int, tuple[str, Any]] = {}
     for module in modules():
         for name in exports(module):
@@ -56,7 +56,7 @@ MEMBERS = {
 
 
 def is_documented_constant(name: str, value: Any) -> bool:
-    """Whether a string stands beneath the assignment in the module of this package that makes the constant."""
+    """Return whether a string follows the assignment in the module that makes the constant."""
     for module in [m for m in list(sys.modules.values()) if m.__name__.startswith("relgraph")]:
         if vars(module).get(name) is not value or module.__file__ is None:
             continue

@@ -1,4 +1,4 @@
-"""What came in place of a graph, of labels or of edges, and what makes the one of the other."""
+"""Messages say how to make a graph, labels or edges of what was passed instead."""
 
 from __future__ import annotations
 
@@ -87,11 +87,6 @@ def test_in_place_of_types():
             labeler(read)
 
 
-def test_in_place_of_labels_an_array():
-    numpy = pytest.importorskip("numpy")
-    assert in_place_of_labels(numpy.zeros(1)) == "ndarray: make it a tensor with torch.from_numpy(...)"
-
-
 def test_in_place_of_edges():
     theirs, read = networkx_graphs()
     assert in_place_of_edges(GRAPH) == "Graph: pass its .edge_index and .edge_type"
@@ -158,24 +153,6 @@ def test_layers_of_pyg_say_what_to_do():
             conv(X, came)
 
 
-def test_edge_attention_says_what_to_do():
-    q = torch.randn(3, 2, 4)
-    with pytest.raises(TypeError, match=r"labels must be EdgeLabels, got Graph: .*labels=labeler\(graph\)"):
-        rg.edge_attention(q, q, q, GRAPH)
-
-
-def test_labelers_say_what_to_do():
-    theirs, read = networkx_graphs()
-    with pytest.raises(TypeError, match="graph must be a Graph, got FromNetworkx: pass its .graph"):
-        rg.ShortestPath(2)(read)
-    with pytest.raises(TypeError, match="q_len must be an int, got FromNetworkx: pass its .graph"):
-        LABELER(read)
-    with pytest.raises(TypeError, match=f"q_len must be an int, got DiGraph .*{re.escape(NETWORKX)}"):
-        LABELER(theirs)
-    with pytest.raises(TypeError, match=f"q_len must be an int, got DiGraph .*{re.escape(NETWORKX)}"):
-        rg.FromFunction(lambda i, j: i, 3)(theirs)
-
-
 def test_a_value_for_another_argument_says_which():
     x, layer = torch.randn(1, 4, 8), rg.RelationAttention(8, 2, num_labels=3)
     with pytest.raises(TypeError, match=r"^key must be a Tensor, got DistanceLabels: pass it as labels=$"):
@@ -215,25 +192,6 @@ def test_parts_that_read_different_inputs():
             labeler(speakers)
     with pytest.raises(TypeError, match=r"make it a Graph with rg\.Graph\(edge_index, num_nodes\)$"):
         (rg.ShortestPath(2) + rg.ShortestPath(3))(speakers)
-
-
-def test_an_edge_index_in_place_of_labels_has_one_hint():
-    layer = rg.RelationAttention(8, 2, labeler=rg.ShortestPath(2))
-    with pytest.raises(
-        TypeError, match=r"^labels must be Labels, or what .* reads, got Tensor: make it a Graph with rg"
-    ):
-        layer(torch.randn(3, 8), labels=torch.tensor([[0, 1], [1, 2]]))
-
-
-def test_what_a_labeler_returns_is_checked_by_itself():
-    class Ids(rg.Labeler):
-        num_labels, names = 3, ("a", "b", "c")
-
-        def __call__(self, q_len, k_len=None, *, q_offset=None):
-            return torch.zeros(q_len, q_len, dtype=torch.long)
-
-    with pytest.raises(TypeError, match="^the labels of Ids.* must be Labels, got Tensor: make labels of it"):
-        rg.RelationAttention(8, 2, labeler=Ids())(torch.randn(1, 4, 8))
 
 
 def test_a_graph_in_place_of_the_key():
@@ -290,9 +248,3 @@ def test_tables_of_a_sum_want_an_index():
     for call in (tables.key, lambda: rg.plot.table_norms(tables.key)):
         with pytest.raises(TypeError, match="index a part, 0 to 1$"):
             call()
-
-
-def test_reprs_leave_defaults_out():
-    assert repr(rg.ShortestPath(4)) == "ShortestPath(4)"
-    assert repr(rg.ShortestPath(4, directed=True) + rg.Segments(2)) == "ShortestPath(4, directed=True) + Segments(2)"
-    assert repr(rg.BucketedDistance(8, 12)) == "BucketedDistance(8, 12)"

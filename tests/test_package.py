@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory):
-    """The wheel and the source archive of this checkout, built in a copy of what they are made from."""
+    """Build the wheel and the source archive in a copy of the checkout."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     shutil.copytree(ROOT / "relgraph", source / "relgraph", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):

@@ -23,28 +23,23 @@ def samples(count=60, **measures):
 @pytest.mark.parametrize(
     "memory",
     [
-        lambda at: 400 * MIB,
         lambda at: (400 + Random(at).randint(0, 90)) * MIB,
         lambda at: (500 if at > 20 else 100 + 20 * at) * MIB,  # warming up
         lambda at: 400 * MIB + at * MIB // 8,  # less than noise
         lambda at: (900 - 8 * at) * MIB,
     ],
-    ids=["flat", "noise", "warm-up", "slow", "falling"],
+    ids=["noise", "warm-up", "slow", "falling"],
 )
 def test_what_does_not_grow(memory):
     assert verdict(samples(memory=memory)) == []
 
 
-def test_memory_that_grows_is_told():
-    (found,) = verdict(samples(memory=lambda at: (400 + 2 * at + Random(at).randint(0, 9)) * MIB))
-    assert found.startswith("memory grows steadily: 45")
+@pytest.mark.parametrize("name", soak.GROWTH)
+def test_whatever_grows_is_reported(name):
+    size = MIB if name == "memory" else 1
+    (found,) = verdict(samples(**{name: lambda at: (10 * at + Random(at).randint(0, 9)) * size}))
+    assert found.startswith(f"{name} grows steadily: ")
     assert found.endswith("by quarter of 1.3 minutes")
-
-
-@pytest.mark.parametrize("name", ["handles", "threads", "tensors", "labels", "plans", "kept"])
-def test_whatever_grows_is_told(name):
-    (found,) = verdict(samples(**{name: lambda at: 10 * at}))
-    assert found.startswith(f"{name} grows steadily")
 
 
 @pytest.mark.slow
@@ -59,7 +54,7 @@ def test_a_short_soak(capsys):
 
 @pytest.mark.parametrize(
     "piece",
-    [*soak.WORK[:2], *(pytest.param(piece, marks=pytest.mark.slow) for piece in soak.WORK[2:])],
+    [*soak.WORK[:1], *(pytest.param(piece, marks=pytest.mark.slow) for piece in soak.WORK[1:])],
     ids=lambda piece: piece.__name__,
 )
 def test_every_piece_of_work_runs_in_a_thread(piece, capsys):
@@ -70,20 +65,20 @@ def test_every_piece_of_work_runs_in_a_thread(piece, capsys):
 def test_a_leak_is_seen(monkeypatch, capsys):
     held = []
 
-    def leak(rng, shared):
+    def leak(rng):
         held.extend(torch.zeros(300, 1024).unbind())
 
     monkeypatch.setattr(
         soak, "measure", lambda start: Sample(0.1 * len(held), len(held) * 4096, 6, 1, len(held), 6, 6, 0)
     )
-    assert soak.soak(1.2, 1, every=0.02, pieces=(leak,)) == 1
+    assert soak.soak(3.0, 1, every=0.02, pieces=(leak,)) == 1
     printed = capsys.readouterr().out
     assert "memory grows steadily" in printed
     assert "tensors grows steadily" in printed
 
 
 def test_what_fails_ends_it(capsys):
-    def broken(rng, shared):
+    def broken(rng):
         raise ValueError("query must be something else")
 
     assert soak.soak(60, 2, pieces=(broken,)) == 1
@@ -93,25 +88,12 @@ def test_what_fails_ends_it(capsys):
 
 
 def test_new_labels_in_every_step_leave_resident_memory_flat():
-    shared = soak.Shared.make(Random(0))
     for step in range(50):
-        soak.new_labels(Random(step), shared)
+        soak.new_labels(Random(step))
     before = soak.measure(0.0)
     for step in range(50, 350):
-        soak.new_labels(Random(step), shared)
+        soak.new_labels(Random(step))
     after = soak.measure(0.0)
     assert after.memory - before.memory < 8 * MIB
     assert after.tensors <= before.tensors + 5
     assert after.kept <= before.kept + 5
-
-
-@pytest.mark.slow
-def test_what_is_held_is_counted():
-    before = soak.measure(0.0)
-    with open(__file__, encoding="utf-8"):
-        kept = [torch.zeros(2, 2) for _ in range(50)]
-        after = soak.measure(0.0)
-    assert after.tensors - before.tensors == len(kept)
-    assert after.handles - before.handles == 1
-    assert after.memory > 50 * MIB
-    assert after.threads >= 1

@@ -51,7 +51,7 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Translat
     """
     saved = _read(path)
     vocabulary = Vocabulary(saved["vocabulary"])
-    model = Translator(ModelSettings.read(saved["settings"]), len(vocabulary))
+    model = Translator(ModelSettings(**saved["settings"]), len(vocabulary))
     try:
         model.load_state_dict(saved["model"])
     except RuntimeError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -15,14 +14,16 @@ from typing import Any
 from tqdm import tqdm
 
 from examples.translation import checkpoints, preparation, report, speed, sweep
-from examples.translation.corpus import decode_lines, read_lines, read_tests
+from examples.translation.corpus import decode_lines, read_lines, read_test
 from examples.translation.evaluation import evaluate
-from examples.translation.files import load_json, save_json, save_text
+from examples.translation.files import save_json, save_text
+from examples.translation.model import Translator
 from examples.translation.parallel import DATA, MODES
 from examples.translation.processes import find_device, processes
 from examples.translation.search import Search, translate
 from examples.translation.settings import POSITIONS, PRECISIONS, PRESETS, ModelSettings, TrainingSettings
 from examples.translation.training import Training
+from examples.translation.vocabulary import Vocabulary
 
 INTERRUPTED = 130
 CHOICES = {"positions": POSITIONS, "precision": PRECISIONS}
@@ -37,20 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args.options = passed_on
     try:
         return args.command(args) or 0
-    except BrokenPipeError:
-        # the reader closed the pipe; Python's flush at exit must not fail either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except FileNotFoundError as error:
-        print(f"error: {error.filename} does not exist", file=sys.stderr)
-        return 2
-    except OSError as error:
-        # "Permission denied: data/train.pt" without Python's error number
-        about = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-        print(f"error: {about}", file=sys.stderr)
-        return 2
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        print(f"error: {f'{error.filename} does not exist' if missing else error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -81,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=PRESETS,
         default="small",
         help="sizes, which other options can change; the paper measures the last checkpoint of base (average --last 1) "
-        "and the mean of the last 20 of big, ten minutes apart (--save-minutes 10 --keep 20) (default: small)",
+        "and the mean of the last 20 of big (--keep 20) (default: small)",
     )
     _add_settings(train, ModelSettings)
     _add_settings(train, TrainingSettings)
@@ -89,9 +79,8 @@ def _parser() -> argparse.ArgumentParser:
         "--parallel",
         choices=MODES,
         default=DATA,
-        help="how the processes of torchrun share the work: each takes its own batches, with the whole model (data) "
-        "or a part of every parameter (shards); or all take the same batches, and each computes some heads (heads) or "
-        "some rows of every sequence (context-...). All modes learn the same model (default: data)",
+        help="how the processes of torchrun share the work: by batches, with the whole model (data) or a part of every "
+        "parameter (shards), or by heads of the same batches (heads); all train the same model (default: data)",
     )
     train.add_argument(
         "--compile",
@@ -109,24 +98,17 @@ def _parser() -> argparse.ArgumentParser:
     lines = commands.add_parser("translate", help="translate lines of text")
     lines.add_argument("model", type=Path, help="a .pt file, or an averaged run")
     lines.add_argument("--input", type=Path, help="a text file (default: standard input)")
-    lines.add_argument("--output", type=Path, help="output file, written at the end (default: standard output)")
     lines.add_argument("--longest", type=int, default=1000, help="most tokens per line (default: 1000)")
     _add_search(lines)
-    _add_device(lines)
     lines.set_defaults(command=_translate)
 
     measure = commands.add_parser("evaluate", help="perplexity, BLEU and chrF on test sets")
     measure.add_argument("model", type=Path, help="a .pt file, or an averaged run")
+    measure.add_argument("tests", type=Path, nargs="+", help="tab-separated files, one per test")
     measure.add_argument(
-        "tests", type=Path, nargs="+", help="tab-separated files, one per test; or a source and a target file"
-    )
-    measure.add_argument(
-        "--output",
-        type=Path,
-        help="folder for results.json and the translations (default: the run; nothing for a .pt file)",
+        "--output", type=Path, help="folder for results.json and the translations (default: the folder of the model)"
     )
     _add_search(measure)
-    _add_device(measure)
     measure.set_defaults(command=_evaluate)
 
     many = commands.add_parser("sweep", help="train and measure every model of the report")
@@ -180,10 +162,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         default=50,
         help="how many tokens longer than its source a translation may be (default: 50)",
     )
-
-
-def _search(args: argparse.Namespace) -> Search:
-    return Search(args.beam, args.length_penalty, args.extra)
+    _add_device(parser)
 
 
 def _given(args: argparse.Namespace, kind: type) -> dict[str, Any]:
@@ -210,17 +189,12 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _announce(run: Path, training: Training) -> None:
-    """Print what the command is about to train, and what it writes."""
-    step, settings = training.position.step, training.settings
+    """Print what the command is about to train."""
+    step = training.position.step
     begin = f"continuing after step {step}" if step else "a new training"
     print(f"{run}: {begin}, {training.describe()['parameters']:,} parameters, on {training.processes.device}")
     if training.too_long:
         print(f"{run}: {training.too_long:,} pairs with more than --longest tokens are left out")
-    if step < settings.steps:
-        model = checkpoints.model_path(Path(), 0).name
-        steps, minutes = settings.save_every, settings.save_minutes
-        often = f"{minutes:g} minutes" if minutes else f"{steps:,} steps"
-        print(f"{run}: writes config.json, metrics.csv, and every {often} {checkpoints.STATE} and {model}, numbered")
 
 
 def _average(args: argparse.Namespace) -> None:
@@ -233,57 +207,36 @@ def _average(args: argparse.Namespace) -> None:
     print(f"{args.run / checkpoints.AVERAGE}: the mean of steps {', '.join(map(str, steps))}")
 
 
-def _model_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    if not (path / checkpoints.AVERAGE).exists():
-        raise ValueError(f"{path} must hold {checkpoints.AVERAGE}; write it with the command average")
-    return path / checkpoints.AVERAGE
+def _load(args: argparse.Namespace) -> tuple[Path, Translator, Vocabulary, Search]:
+    """The model's file, the model with its vocabulary, and how to search."""
+    how, path = Search(args.beam, args.length_penalty, args.extra), args.model
+    if path.is_dir():
+        path /= checkpoints.AVERAGE
+        if not path.exists():
+            raise ValueError(f"{args.model} must hold {checkpoints.AVERAGE}; write it with the command average")
+    return path, *checkpoints.load_model(path, find_device(args.device)), how
 
 
 def _translate(args: argparse.Namespace) -> None:
-    how = _search(args)
-    model, vocabulary = checkpoints.load_model(_model_file(args.model), find_device(args.device))
+    _, model, vocabulary, how = _load(args)
     lines = list(read_lines(args.input) if args.input else decode_lines(sys.stdin.buffer, "standard input"))
-    with tqdm(total=len(lines), unit="line", leave=False, disable=None if args.output else True) as bar:
-        found = translate(model, vocabulary, lines, how, longest=args.longest, progress=bar.update)
-    text = "".join(f"{line}\n" for line in found)
-    if args.output:
-        save_text(args.output, text)
-    else:
-        sys.stdout.write(text)
+    found = translate(model, vocabulary, lines, how, longest=args.longest)
+    sys.stdout.write("".join(f"{line}\n" for line in found))
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    how = _search(args)
-    tests = read_tests(args.tests)
-    file = _model_file(args.model)
-    folder = args.output or (args.model if args.model.is_dir() else None)
-    model, vocabulary = checkpoints.load_model(file, find_device(args.device))
-    of = {
-        "averaged_steps": checkpoints.steps_of(file),
-        "search": {"beam": how.beam, "length_penalty": how.length_penalty, "extra": how.extra},
-    }
-    results: dict[str, Any] = {}
+    tests = {path.name.removesuffix(".gz").removesuffix(".tsv"): read_test([path]) for path in args.tests}
+    file, model, vocabulary, how = _load(args)
+    folder, results = args.output or file.parent, {}
     for name, pairs in tests.items():
         with tqdm(total=len(pairs), unit="line", desc=name, leave=False, disable=None) as bar:
             results[name], found = evaluate(model, vocabulary, pairs, how, bar.update)
         row = results[name]
-        print(f"{name}: perplexity {row['perplexity']:.2f}, {_scores(row)}")
-        for part in row["by_length"]:
-            print(f"{name}, {part['sentences']:,} sources of {part['words']} words: {_scores(part)}")
-        print(f"{name}: {row['signature']}")
-        if folder:
-            save_text(folder / f"{name}.translated.txt", "".join(f"{line}\n" for line in found))
-    if folder:
-        save_json(folder / "results.json", {**of, "tests": {**_measured(folder / "results.json", of), **results}})
-
-
-def _scores(row: dict[str, Any]) -> str:
-    return f"BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}, length ratio {row['length_ratio']:.2f}"
-
-
-def _measured(path: Path, of: dict[str, Any]) -> dict[str, Any]:
-    """Earlier results of the same model with the same search."""
-    before = load_json(path) if path.exists() else {}
-    return before["tests"] if {name: before.get(name) for name in of} == of else {}
+        print(
+            f"{name}: perplexity {row['perplexity']:.2f}, BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}, length ratio "
+            f"{row['length_ratio']:.2f}, {row['signature']}"
+        )
+        save_text(folder / f"{name}.translated.txt", "".join(f"{line}\n" for line in found))
+    search = {"beam": how.beam, "length_penalty": how.length_penalty, "extra": how.extra}
+    of = {"averaged_steps": checkpoints.steps_of(file), "search": search}
+    save_json(folder / "results.json", {**of, "tests": results})

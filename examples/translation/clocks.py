@@ -1,4 +1,4 @@
-"""Clocks for long work: its speed, the time it still takes, and when to save a model."""
+"""Clocks for long work: its speed, and the time it still takes."""
 
 from __future__ import annotations
 
@@ -58,24 +58,3 @@ class Meter:
         begin = time.perf_counter()
         yield
         self._start += time.perf_counter() - begin
-
-
-class Clock:
-    """The time since the last model was saved, for saving at regular intervals.
-
-    Args:
-        every: seconds between two models; 0 for a clock that never ends.
-        waited: seconds that have already passed.
-    """
-
-    def __init__(self, every: float, waited: float) -> None:
-        self._every, self._start = every, time.monotonic() - waited
-
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
-    def is_over(self) -> bool:
-        return 0 < self._every <= self.seconds()
-
-    def restart(self) -> None:
-        self._start = time.monotonic()

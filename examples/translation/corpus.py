@@ -65,28 +65,6 @@ def read_test(paths: Sequence[Path]) -> list[Pair]:
     return pairs
 
 
-def read_tests(paths: Sequence[Path]) -> dict[str, list[Pair]]:
-    """Tests by name: one for each tab-separated file, or a single test from a source file and a target file.
-
-    Two files count as a source and a target file if neither has a tab in its first line.
-
-    Raises:
-        ValueError: as for :func:`read_test`; or two tests have the same name.
-    """
-    if len(paths) == 2 and not any("\t" in next(read_lines(path), "") for path in paths):
-        source, target = map(_test_name, paths)
-        shared = Path(source).stem
-        return {shared if shared == Path(target).stem else source: read_test(paths)}
-    tests = {_test_name(path): read_test([path]) for path in paths}
-    if len(tests) < len(paths):
-        raise ValueError(f"tests must have different names, got {[path.name for path in paths]}")
-    return tests
-
-
-def _test_name(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".tsv")
-
-
 def with_both_sides(pairs: Iterable[Pair]) -> list[Pair]:
     """The pairs without an empty side, which training can use."""
     return [(source, target) for source, target in pairs if source and target]

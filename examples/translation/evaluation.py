@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,15 +13,13 @@ from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor
 
 from examples.translation.batches import Pairs
-from examples.translation.corpus import Pair, words
+from examples.translation.corpus import Pair
 from examples.translation.model import Translator
 from examples.translation.parallel import Alone
 from examples.translation.search import Search, translate
 from examples.translation.vocabulary import Vocabulary
 
 BATCH_TOKENS = 4096
-LENGTHS = (5, 10, 15, 20, 30, 50)
-"""Upper ends of the classes of source lengths, in words; a last class has all longer sources."""
 NO_LIMIT = sys.maxsize - 1  # translate adds 1 for the end
 
 
@@ -55,7 +52,6 @@ def evaluate(
     """The measures of a test set, and the model's translations.
 
     ``length_ratio`` is the length of the translations divided by that of the given ones, in words as BLEU splits them.
-    ``by_length`` has BLEU, chrF and this ratio for each class of source lengths.
 
     Perplexity is per subword, so only models with the same vocabulary compare.
 
@@ -71,43 +67,20 @@ def evaluate(
     total, tokens = negative_log_likelihood(Alone(model), encoded, encoded.batches(BATCH_TOKENS, NO_LIMIT, None))
     sources = [source for source, _ in pairs]
     found = translate(model, vocabulary, sources, how, longest=NO_LIMIT, progress=progress)
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf, references = BLEU(), CHRF(), [[target for _, target in pairs]]
+    measured = bleu.corpus_score(found, references)
     result = {
         "sentences": len(pairs),
         "tokens": tokens,
         "nll": total / tokens,
         "perplexity": math.exp(min(total / tokens, 700.0)),
-        **_scores(bleu, chrf, found, pairs),
-        "signature": str(bleu.get_signature()),
-        "chrf_signature": str(chrf.get_signature()),
-        "by_length": _by_length(bleu, chrf, found, pairs),
-    }
-    return result, found
-
-
-def _scores(bleu: BLEU, chrf: CHRF, found: Sequence[str], pairs: Sequence[Pair]) -> dict[str, float]:
-    """BLEU, chrF and the ratio of lengths, translations to given ones."""
-    references = [[target for _, target in pairs]]
-    measured = bleu.corpus_score(found, references)
-    return {
         "bleu": measured.score,
         "chrf": chrf.corpus_score(found, references).score,
         "length_ratio": measured.sys_len / measured.ref_len,
+        "signature": str(bleu.get_signature()),
+        "chrf_signature": str(chrf.get_signature()),
     }
-
-
-def _by_length(bleu: BLEU, chrf: CHRF, found: Sequence[str], pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """The scores of each non-empty class of source lengths, shortest first."""
-    classes: dict[int, list[int]] = {}
-    for number, (source, _) in enumerate(pairs):
-        classes.setdefault(bisect_left(LENGTHS, words(source)), []).append(number)
-    rows: list[dict[str, Any]] = []
-    for place, numbers in sorted(classes.items()):
-        lowest = LENGTHS[place - 1] + 1 if place else 1
-        named = f"{lowest}-{LENGTHS[place]}" if place < len(LENGTHS) else f"{lowest} or more"
-        scores = _scores(bleu, chrf, [found[number] for number in numbers], [pairs[number] for number in numbers])
-        rows.append({"words": named, "sentences": len(numbers), **scores})
-    return rows
+    return result, found
 
 
 def _check_lengths(pairs: Pairs, longest: int | None) -> None:

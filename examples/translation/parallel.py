@@ -7,8 +7,8 @@ imported inside functions, because they are slow to load and a torch for one pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,11 +20,8 @@ import relgraph as rg
 from examples.translation.batches import Batch
 from examples.translation.model import Translator
 from examples.translation.processes import Processes
-from examples.translation.vocabulary import PAD
 
-DATA, SHARDS, HEADS = "data", "shards", "heads"
-METHODS = {f"context-{method}": method for method in ("allgather", "ring", "ulysses")}
-MODES = (DATA, SHARDS, HEADS, *METHODS)
+MODES = DATA, SHARDS, HEADS = "data", "shards", "heads"
 
 
 class Alone:
@@ -118,7 +115,8 @@ class ByHeads(Alone):
         super().__init__(model, processes)
         world = self.copies = processes.world
         for name in ("heads", "hidden"):
-            _check_divides(name, getattr(model.settings, name), HEADS, world)
+            if (value := getattr(model.settings, name)) % world:
+                raise ValueError(f"{name} must be a multiple of the {world} processes for {HEADS!r}, got {value}")
         plan = {
             "self_attn": rg.distributed.HeadParallel(),
             "multihead_attn": rg.distributed.HeadParallel(),  # of the decoder's layers
@@ -129,44 +127,11 @@ class ByHeads(Alone):
         for side in (model.transformer.encoder, model.transformer.decoder):
             for layer in side.layers:
                 parallelize_module(layer, mesh, {name: style for name, style in plan.items() if hasattr(layer, name)})
-                layer.dropout = _DropoutOfWhole(layer.dropout.p, -1, rg.distributed.Layout.even, processes)
+                layer.dropout = _DropoutOfWhole(layer.dropout.p, processes)
 
     def sums(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         loss, nll = super().sums(batch, smoothing)
         return loss / self.copies, nll / self.copies
-
-
-class ByContext(ByData):
-    """All processes take the same batches; each has some rows of every source and target.
-
-    Padding makes each sequence long enough that every process gets two equal runs of rows, one from the head and one
-    from the tail. This balances the decoder's causal attention.
-    """
-
-    def __init__(self, model: Translator, processes: Processes, mode: str) -> None:
-        super().__init__(model, processes)
-        self.copies, self.method, self._device_mesh = processes.world, METHODS[mode], _mesh(processes)
-        if self.method == "ulysses":
-            _check_divides("heads", model.settings.heads, mode, processes.world)
-        _replace_dropout(model, 1, rg.distributed.Layout.head_tail, processes)
-
-    @contextmanager
-    def work(self, *, last: bool = True) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(super().work(last=last))
-            region = rg.distributed.context_parallel(self._device_mesh, method=self.method, layout="head-tail")
-            stack.enter_context(region)
-            yield
-
-    def sums(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        model = self.wrapped if self.model.training else self.model
-        return model(self._rows(batch.source), self._rows(batch.given), self._rows(batch.wanted), smoothing)
-
-    def _rows(self, ids: Tensor) -> Tensor:
-        """The rows of this process."""
-        length = padded_length(ids.shape[1], self.processes.world)
-        whole = functional.pad(ids, (0, length - ids.shape[1]), value=PAD)
-        return rg.distributed.Layout.head_tail(length, self.processes.world).shard(whole, self.processes.rank)
 
 
 def share(model: Translator, mode: str, processes: Processes) -> Alone:
@@ -186,67 +151,32 @@ def share(model: Translator, mode: str, processes: Processes) -> Alone:
         if mode != DATA:
             raise ValueError(f"parallel must be {DATA!r} for one process, got {mode!r}: start several with torchrun")
         return Alone(model, processes)
-    if mode in METHODS:
-        return ByContext(model, processes, mode)
     kinds: dict[str, Callable[[Translator, Processes], Alone]] = {DATA: ByData, SHARDS: ByShards, HEADS: ByHeads}
     return kinds[mode](model, processes)
 
 
-def padded_length(length: int, processes: int) -> int:
-    """The padded length of a sequence whose rows are split."""
-    runs = 2 * processes
-    return -(-length // runs) * runs
-
-
-def longest_row(longest: int, mode: str, processes: int) -> int:
-    """How many positions a sequence of ``longest`` tokens takes."""
-    return padded_length(longest, processes) if mode in METHODS else longest
-
-
 class _DropoutOfWhole(nn.Module):
-    """Dropout of this process's part, with the mask that one process would draw for the whole.
+    """Dropout of this process's columns, with the mask that one process would draw for all columns.
 
     All processes draw the same mask, because they have the same seed, and each takes its part. Otherwise all parts
     would have equal masks.
-
-    Args:
-        p: the probability of dropout.
-        dim: the split axis.
-        layout: what each process holds of that axis, from the length of the whole and the number of processes.
-        processes: this process among the others.
     """
 
-    def __init__(self, p: float, dim: int, layout: Callable[[int, int], Any], processes: Processes) -> None:
+    def __init__(self, p: float, processes: Processes) -> None:
         super().__init__()
-        self.p, self.dim, self.layout, self.processes = p, dim, layout, processes
+        self.p, self.processes = p, processes
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        shape = list(x.shape)
-        shape[self.dim] *= self.processes.world
-        mask = functional.dropout(x.new_ones(shape), self.p)
-        return x * self.layout(shape[self.dim], self.processes.world).shard(mask, self.processes.rank, self.dim)
-
-
-def _replace_dropout(module: nn.Module, dim: int, layout: Callable[[int, int], Any], processes: Processes) -> None:
-    """Make all dropout of activations draw the masks of the whole; attention already does so."""
-    for name, part in list(module.named_children()):
-        if isinstance(part, nn.Dropout):
-            setattr(module, name, _DropoutOfWhole(part.p, dim, layout, processes))
-        else:
-            _replace_dropout(part, dim, layout, processes)
+        mask = functional.dropout(x.new_ones(*x.shape[:-1], x.shape[-1] * self.processes.world), self.p)
+        return x * mask.chunk(self.processes.world, -1)[self.processes.rank]
 
 
 def _mesh(processes: Processes) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(processes.device.type, (processes.world,))
-
-
-def _check_divides(name: str, value: int, mode: str, world: int) -> None:
-    if value % world:
-        raise ValueError(f"{name} must be a multiple of the {world} processes for parallel={mode!r}, got {value}")
 
 
 def _by_kind(parameters: list[Any]) -> tuple[list[Any], list[Any]]:

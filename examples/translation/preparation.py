@@ -6,8 +6,6 @@ import argparse
 import re
 from pathlib import Path
 
-from tqdm import tqdm
-
 from examples.translation.batches import Pairs
 from examples.translation.corpus import (
     Pair,
@@ -75,25 +73,15 @@ def run(args: argparse.Namespace) -> None:
     tests = ", ".join(f"{name}.tsv" for name in parts)
     print(f"{args.out}: writes vocabulary.json, train.pt, valid.pt, {tests} and sizes.json")
     remove_partial(args.out)
-    with tqdm(total=4, desc="vocabulary", leave=False, disable=None) as bar:
-        vocabulary = Vocabulary.train((line for pair in train for line in pair), args.vocabulary_size)
-        bar.update()
-        bar.set_description("ids of the training pairs")
-        encoded = {"train": Pairs.encode(train, vocabulary)}
-        bar.update()
-        bar.set_description("ids of the validation pairs")
-        encoded["valid"] = Pairs.encode(parts["valid"], vocabulary)
-        bar.update()
-        bar.set_description("writing")
-        for name, part in encoded.items():
-            part.save(args.out / f"{name}.pt", vocabulary)
-        for name, part in parts.items():
-            write_pairs(args.out / f"{name}.tsv", part)
-        save_text(args.out / "vocabulary.json", vocabulary.save_text())
-        _remove_others(args.out, parts)
-        sizes = {"train": len(train)} | {name: len(part) for name, part in parts.items()}
-        save_json(args.out / "sizes.json", sizes | {"vocabulary": len(vocabulary)})
-        bar.update()
+    vocabulary = Vocabulary.train((line for pair in train for line in pair), args.vocabulary_size)
+    for name, part in (("train", train), ("valid", parts["valid"])):
+        Pairs.encode(part, vocabulary).save(args.out / f"{name}.pt", vocabulary)
+    for name, part in parts.items():
+        write_pairs(args.out / f"{name}.tsv", part)
+    save_text(args.out / "vocabulary.json", vocabulary.save_text())
+    _remove_others(args.out, parts)
+    sizes = {"train": len(train)} | {name: len(part) for name, part in parts.items()}
+    save_json(args.out / "sizes.json", sizes | {"vocabulary": len(vocabulary)})
     print(f"{args.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())} pairs, {len(vocabulary):,} ids")
 
 

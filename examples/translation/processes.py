@@ -47,24 +47,16 @@ class Processes:
             distributed.barrier()
 
 
-def find_device(name: str | None, number: int | None = None) -> torch.device:
-    """Look up a device by name, and a GPU by number too; without a name, use a GPU if there is one.
+def find_device(name: str | None) -> torch.device:
+    """A device by name; without a name, a GPU if there is one.
 
     Raises:
-        ValueError: there is no such device, or several processes would take the same GPU.
+        ValueError: there is no such device.
     """
-    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    if number is not None and name.startswith("cuda:"):
-        raise ValueError(f"device must be 'cuda' if several processes take one GPU each, got {name!r}")
-    name = f"cuda:{number}" if name == "cuda" and number is not None else name
     try:
-        torch.empty(0, device=name)
-        device = torch.device(name)
+        return torch.empty(0, device=name or ("cuda" if torch.cuda.is_available() else "cpu")).device
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(f"device must exist on this machine, such as 'cpu', got {name!r}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be a CPU or a GPU of CUDA's, got {name!r}")
-    return device
 
 
 @contextmanager
@@ -72,7 +64,7 @@ def processes(device: str | None) -> Iterator[Processes]:
     """Join the processes that torchrun started; without torchrun, use this process only.
 
     Args:
-        device: ``"cpu"``, ``"cuda"`` and so on; None for a GPU if there is one. Each process takes its own GPU.
+        device: ``"cpu"``, ``"cuda"`` and so on; None for a GPU if there is one. Each process of several takes its own.
 
     Raises:
         ValueError: there is no such device.
@@ -81,9 +73,9 @@ def processes(device: str | None) -> Iterator[Processes]:
     if world == 1:
         yield Processes(0, 1, find_device(device))
         return
-    here = find_device(device, int(os.environ["LOCAL_RANK"]))
-    if here.type == "cuda":
-        torch.cuda.set_device(here)
+    if torch.cuda.is_available() and device != "cpu":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    here = find_device(device)
     distributed.init_process_group("nccl" if here.type == "cuda" else "gloo")
     try:
         yield Processes(distributed.get_rank(), world, here)

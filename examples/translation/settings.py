@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any
 
 POSITIONS = ("none", "sinusoidal", "learned", "relative", "both")
 PRECISIONS = ("auto", "float32", "bfloat16")
-
-
-@dataclass(frozen=True)
-class _Settings:
-    later: ClassVar[tuple[str, ...]] = ()
-    """Settings added after the first runs were saved. Runs without them used the defaults."""
-
-    @classmethod
-    def read(cls, values: dict[str, Any]) -> Self:
-        """Settings from the output of :func:`dataclasses.asdict`, with or without the names in ``later``.
-
-        Raises:
-            ValueError: a name is unknown, or one is missing that is not in ``later``.
-        """
-        names = {field.name for field in fields(cls)}
-        if not names - set(cls.later) <= set(values) <= names:
-            raise ValueError(f"settings must have the names {sorted(names)}, got {sorted(values)}")
-        return cls(**values)
 
 
 def _at_least(settings: Any, lowest: float, *names: str) -> None:
@@ -35,7 +17,7 @@ def _at_least(settings: Any, lowest: float, *names: str) -> None:
 
 
 @dataclass(frozen=True)
-class ModelSettings(_Settings):
+class ModelSettings:
     """The model: its sizes, and what its attention knows about positions.
 
     Attributes:
@@ -52,8 +34,6 @@ class ModelSettings(_Settings):
         dropout: probability of dropout.
         norm_first: whether norms come before each sublayer.
     """
-
-    later: ClassVar[tuple[str, ...]] = ("max_len",)
 
     positions: str = "relative"
     max_len: int = 256
@@ -83,7 +63,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class TrainingSettings(_Settings):
+class TrainingSettings:
     """The training run.
 
     Attributes:
@@ -99,12 +79,9 @@ class TrainingSettings(_Settings):
         log_every: steps between two logged training losses.
         validate_every: steps between two measurements of the validation loss.
         save_every: steps between two checkpoints.
-        save_minutes: minutes between two checkpoints, instead of save_every; 0 counts steps.
         keep: how many checkpoints to keep for averaging.
         precision: type of the matrix products; auto uses bfloat16 on a GPU that supports it.
     """
-
-    later: ClassVar[tuple[str, ...]] = ("save_minutes",)
 
     steps: int = 100_000
     batch_tokens: int = 4096
@@ -118,7 +95,6 @@ class TrainingSettings(_Settings):
     log_every: int = 50
     validate_every: int = 1000
     save_every: int = 1000
-    save_minutes: float = 0.0
     keep: int = 10
     precision: str = "auto"
 
@@ -127,6 +103,6 @@ class TrainingSettings(_Settings):
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
         names = ("steps", "batch_tokens", "accumulate", "longest", "warm_up", "log_every", "validate_every")
         _at_least(self, 1, *names, "save_every", "keep")
-        _at_least(self, 0, "learning_rate", "smoothing", "clip", "save_minutes")
+        _at_least(self, 0, "learning_rate", "smoothing", "clip")
         if self.smoothing >= 1:
             raise ValueError(f"smoothing must be below 1, got {self.smoothing}")

@@ -21,18 +21,18 @@ from tqdm import tqdm
 import relgraph as rg
 from examples.translation import checkpoints
 from examples.translation.batches import Batch, Pairs
-from examples.translation.clocks import Clock, Meter, Remaining, spell
+from examples.translation.clocks import Meter, Remaining, spell
 from examples.translation.evaluation import negative_log_likelihood
 from examples.translation.files import remove_partial, save_json, save_tensors
 from examples.translation.log import Log
 from examples.translation.model import Translator
-from examples.translation.parallel import DATA, longest_row, share
+from examples.translation.parallel import DATA, share
 from examples.translation.processes import Processes
 from examples.translation.settings import ModelSettings, TrainingSettings
 from examples.translation.vocabulary import Vocabulary
 
 # settings that may change when a run continues: they affect what it writes and when it ends, not what it learns
-FREE_TO_CHANGE = ("steps", "accumulate", "keep", "save_every", "save_minutes", "log_every", "validate_every")
+FREE_TO_CHANGE = ("steps", "accumulate", "keep", "save_every", "log_every", "validate_every")
 
 
 @dataclass
@@ -85,11 +85,9 @@ class Training:
         self.position = Position()
         torch.manual_seed(settings.seed)
         self.model = Translator(model, len(self.vocabulary)).to(processes.device)
-        rows = longest_row(settings.longest, parallel, processes.world)
-        if self.model.longest is not None and self.model.longest < rows:
+        if self.model.longest is not None and self.model.longest < settings.longest:
             raise ValueError(
-                f"max_len must be at least {_named_rows(settings.longest, rows)} for learned positions, "
-                f"got {self.model.longest}"
+                f"max_len must be at least longest = {settings.longest} for learned positions, got {self.model.longest}"
             )
         if compiled and parallel != DATA:
             raise ValueError(f"compile must be off for parallel={parallel!r}: use --no-compile")
@@ -104,8 +102,6 @@ class Training:
         # loss, negative log-likelihood and target tokens since the last line of the log
         self.window = torch.zeros(3, dtype=torch.float64, device=processes.device)
         self.seconds = 0.0
-        # seconds between the last saved model and the interruption that this run continues from
-        self.waited = 0.0
         self._seed()
         if (saved := checkpoints.read_state(run)) is not None:
             self._go_on(saved)
@@ -131,10 +127,9 @@ class Training:
                 if position.step < settings.steps:
                     save_json(self.run / "config.json", self.describe())
             remaining = Remaining(settings.steps, position.step)
-            meter, clock = Meter(), Clock(settings.save_minutes * 60, self.waited)
+            meter = Meter()
             while position.step < settings.steps:
-                # one process's clock decides for all, so that all save after the same step
-                tokens, stop, minutes_are_over = self.update(bool(asked), leads and clock.is_over())
+                tokens, stop = self.update(bool(asked))
                 meter.tokens += tokens
                 bar.update()
                 if position.step % settings.log_every == 0:
@@ -148,12 +143,8 @@ class Training:
                         nll = self.validate()
                         if log is not None:
                             log.add(step=position.step, split="valid", nll=nll)
-                    by_steps = settings.save_minutes == 0 and position.step % settings.save_every == 0
-                    due = last or by_steps or minutes_are_over
-                    if due:
-                        clock.restart()
+                    due = last or position.step % settings.save_every == 0
                     if due or stop:
-                        self.waited = clock.seconds()
                         self._save(log, due)
                 if stop:
                     break
@@ -201,11 +192,11 @@ class Training:
         total, tokens = self.processes.sum(total, tokens / self.trained.copies)
         return total / round(tokens)
 
-    def update(self, stop: bool = False, save: bool = False) -> tuple[int, bool, bool]:
-        """Make one update; return its target tokens, and whether any process wants to stop, and to save."""
+    def update(self, stop: bool = False) -> tuple[int, bool]:
+        """Make one update; return its target tokens, and whether any process wants to stop."""
         batches = self._next_batches()
         own_tokens = sum(batch.tokens for batch in batches) / self.trained.copies
-        tokens, stops, saves = self.processes.sum(own_tokens, float(stop), float(save))
+        tokens, stops = self.processes.sum(own_tokens, float(stop))
         tokens = round(tokens)
         self.position.step += 1
         for group in self.optimizer.param_groups:
@@ -218,7 +209,7 @@ class Training:
             self.trained.clip(self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return tokens, stops > 0, saves > 0
+        return tokens, stops > 0
 
     def _backward(self, batch: Batch, share: float) -> None:
         with self._precision():
@@ -295,7 +286,6 @@ class Training:
             "own": own,
             "parallel": self.parallel,
             "seconds": self.seconds,
-            "waited": self.waited,
             "settings": self._fixed(),
         }
         if self.processes.leads:
@@ -322,14 +312,14 @@ class Training:
         return {**asdict(self.model.settings), **training, "batches_per_update": self._batches_per_update, **data}
 
     def _go_on(self, saved: dict[str, Any]) -> None:
-        before = {name: getattr(ModelSettings, name) for name in ModelSettings.later} | saved["settings"]
+        before = saved["settings"]
         for name, value in self._fixed().items():
             if before.get(name) != value:
                 hint = " (processes times accumulate)" if name == "batches_per_update" else ""
                 raise ValueError(f"{self.run} was started with {name}={before.get(name)!r}, got {value!r}{hint}")
         checkpoints.load_state(saved, self.trained, self.optimizer)
         self.position = Position(**saved["position"])
-        self.seconds, self.waited = saved["seconds"], saved["waited"]
+        self.seconds = saved["seconds"]
         own, processes = saved["own"], self.processes
         if (len(own), saved["parallel"]) == (processes.world, self.parallel):
             _set_random_state(own[processes.rank]["random"], processes.device)
@@ -342,12 +332,6 @@ class Training:
         """Seed dropout: all processes with the same batches draw the same masks."""
         number = self.processes.rank if self.trained.copies == 1 else 0
         torch.manual_seed(self.settings.seed * 1000 + number + 1 + self.position.step * 1_000_003)
-
-
-def _named_rows(longest: int, rows: int) -> str:
-    """The positions that a sequence of the longest pairs takes, for error messages."""
-    padded = "" if rows == longest else f" padded to {rows}"
-    return f"longest = {longest}{padded}"
 
 
 def _bar(steps: int, done: int, *, shown: bool) -> Any:

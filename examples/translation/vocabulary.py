@@ -79,11 +79,6 @@ class Vocabulary:
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size() + SPECIAL
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Vocabulary) and self.fingerprint == other.fingerprint
-
-    __hash__ = None  # type: ignore[assignment]
-
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The ids of each line, without start and end."""
         return [[i + SPECIAL for i in encoding.ids] for encoding in self._tokenizer.encode_batch(list(lines))]

@@ -13,7 +13,7 @@ After you import this module, :func:`~relgraph.relation_attention` takes DTensor
 
 Files, from the bottom up: ``layout``; ``costs``; ``parts`` of labels; ``collectives``, what is sent;
 ``together``, errors on all processes; ``context``, attention over split rows; ``partition``, over the edges of
-a split graph; ``batch`` and ``tensors``, attention of DTensors; ``head_parallel``.
+a split graph; ``tensors``, attention of DTensors; ``head_parallel``.
 """
 
 from __future__ import annotations

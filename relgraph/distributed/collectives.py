@@ -143,11 +143,10 @@ def rows_to_heads(x: Tensor, layout: Layout, rows: int, heads: int, group: Any, 
 def sent_around(
     tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], group: Any, *, needed: bool
 ) -> Iterator[list[Tensor]]:
-    """Send tensors to the next process of a ring, while a block of code runs.
+    """Send tensors to the next process of a ring, while a block of code runs; nothing travels unless ``needed``.
 
-    The block ends only after they have arrived, even if it raises, because a later receive would take late tensors for
-    its own. It yields the tensors from the process before, which have these shapes and are complete when it ends; the
-    given tensors if nothing travels.
+    It yields the tensors from the process before, which have these shapes and are complete when the block ends, even
+    if it raises, because a later receive would take late tensors for its own.
     """
     if not needed:
         yield list(tensors)

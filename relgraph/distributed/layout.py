@@ -127,7 +127,16 @@ class Layout:
             (((0, 3),), ((3, 4),))
         """
         check.integer("processes", processes, minimum=1, maximum=MOST_PROCESSES)
-        work = _costs(costs)
+        if isinstance(costs, Tensor):
+            check.data("costs", check.tensor("costs", costs))
+            if costs.is_complex():
+                raise TypeError(f"costs must be real, got dtype {costs.dtype}")
+        else:
+            listed = check.items("costs", costs, "numbers", most=check.MOST_IDS)
+            costs = [check.finite("costs", cost) for cost in listed]
+        work = torch.as_tensor(costs, dtype=torch.float64, device="cpu")
+        if work.dim() != 1 or not bool((work.isfinite() & (work >= 0)).all()):
+            raise ValueError(f"costs must be one finite number per row, not negative, got shape {list(work.shape)}")
         done = torch.cat([work.new_zeros(1), work.cumsum(0)])
         targets = done[-1] * torch.arange(1, processes, dtype=torch.float64) / processes
         after = torch.searchsorted(done, targets).clamp(max=work.shape[0])
@@ -246,17 +255,3 @@ def _tuple(name: str, value: Any, wanted: str) -> tuple[Any, ...]:
     if not isinstance(value, tuple):
         raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
     return value
-
-
-def _costs(costs: Any) -> Tensor:
-    """Costs as one tensor of float64 on the CPU."""
-    if isinstance(costs, Tensor):
-        check.data("costs", check.tensor("costs", costs))
-        if costs.is_complex():
-            raise TypeError(f"costs must be real, got dtype {costs.dtype}")
-    else:
-        costs = [check.finite("costs", cost) for cost in check.items("costs", costs, "numbers", most=check.MOST_IDS)]
-    work = torch.as_tensor(costs, dtype=torch.float64, device="cpu")
-    if work.dim() != 1 or not bool((work.isfinite() & (work >= 0)).all()):
-        raise ValueError(f"costs must be one finite number per row, not negative, got shape {list(work.shape)}")
-    return work

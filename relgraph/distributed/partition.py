@@ -77,12 +77,11 @@ class NodePartition:
         self._begin(mesh, layout, edge_index, whole=False)
 
     @classmethod
-    def cut(cls, mesh: DeviceMesh, layout: Layout, edge_index: Tensor) -> NodePartition:
+    def cut(cls, mesh: DeviceMesh, layout: Layout, edge_index: Tensor) -> NodePartition:  # noqa: D417
         """Make the part of this process from the edges of the whole graph.
 
         Args:
-            mesh: one axis of processes.
-            layout: which nodes each process owns.
+            mesh: this and all further arguments as in :class:`~relgraph.distributed.NodePartition`.
             edge_index: ``[2, E]``, integer, all edges; those into other processes' nodes are dropped.
 
         Returns:
@@ -195,32 +194,22 @@ class NodePartition:
         """
         return EdgeLabels(self.edge_index, ids, num_labels, q_len=self.num_own, k_len=self.num_own + self.num_halo)
 
-    def _collect(self, x: Tensor) -> Tensor:
-        """Own rows and those of the halo."""
-        parts = x.index_select(0, self._rows).split(self._sent)
-        return torch.cat([x, *exchange(parts, self._received, self.group)])
-
-    def _return(self, x: Tensor) -> Tensor:
-        """The transpose: rows of the halo go back to their owners, who add them to their own."""
-        own, beyond = x.split([self.num_own, self.num_halo])
-        found = exchange(beyond.split(self._received), self._sent, self.group)
-        return own.index_add(0, self._rows, torch.cat(found))
-
     def __repr__(self) -> str:
         parts = f"rank={self.rank}, processes={self.layout.processes}, num_own={self.num_own}"
         return f"NodePartition({parts}, num_halo={self.num_halo}, edges={self.edge_ids.shape[0]})"
 
 
 class _Exchanged(torch.autograd.Function):
-    """Own nodes with the halo, see :meth:`NodePartition.with_halo`; or its transpose, if ``back``.
-
-    Each is the backward of the other, so gradients have gradients.
-    """
+    """Own nodes with the halo; or the transpose, if ``back``: each is the backward of the other."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, partition: NodePartition, back: bool) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.partition, ctx.back = partition, back
-        return partition._return(x) if back else partition._collect(x)
+        rows, sent, received, group = partition._rows, partition._sent, partition._received, partition.group
+        if not back:
+            return torch.cat([x, *exchange(x.index_select(0, rows).split(sent), received, group)])
+        own, beyond = x.split([partition.num_own, partition.num_halo])  # whose owners add it to their own
+        return own.index_add(0, rows, torch.cat(exchange(beyond.split(received), sent, group)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -228,15 +217,12 @@ class _Exchanged(torch.autograd.Function):
 
 
 class _Ends(NamedTuple):
-    """Where the ends of edges are, ``[E]`` each: the owner of the source, its row there, and the target's row here.
-
-    ``source_place`` counts all nodes by process, those of process 0 first.
-    """
+    """Where the ends of edges are, ``[E]`` each."""
 
     source_owner: Tensor
-    source_row: Tensor
-    source_place: Tensor
-    target_row: Tensor
+    source_row: Tensor  # among the nodes of its owner
+    source_place: Tensor  # among all nodes, those of process 0 first
+    target_row: Tensor  # among the nodes of this process
 
 
 def _read(mesh: DeviceMesh, layout: Any, edge_index: Any, whole: bool) -> tuple[Tensor, Tensor, _Ends]:

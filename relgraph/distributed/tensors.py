@@ -20,7 +20,7 @@ from relgraph.arguments import check
 from relgraph.call import AttentionAux, Drawn, Given, map_given
 from relgraph.call.check import BATCHED, PACKED
 from relgraph.call.operands import Operand, weight_of
-from relgraph.distributed.batch import cut_batch
+from relgraph.distributed.parts import part_of
 from relgraph.functional.attention import attend
 from relgraph.functional.region import TensorHook
 from relgraph.labels import Labels
@@ -47,15 +47,7 @@ class DTensors(TensorHook):
 
 
 class _Split:
-    """How one call is split over a mesh.
-
-    Attributes:
-        packed: whether inputs have no batch axis.
-        mesh: the processes.
-        roles: what each axis of the mesh splits: batch rows, heads, or None for nothing.
-        batch: B.
-        heads: H.
-    """
+    """How one call is split over a mesh; ``roles`` are what each axis of the mesh splits: batch, heads or None."""
 
     def __init__(self, given: Given) -> None:
         self.packed = isinstance(given["labels"], Labels) and given["labels"].packed
@@ -125,11 +117,16 @@ class _Split:
             raise NotImplementedError(
                 "edge_attr cannot be split by batch with edges of which each batch row has its own: split by heads"
             )
-        start, stop = self._range(_BATCH, self.batch)
+        rows = self._range(_BATCH, self.batch)
         labels = self.part(labels) if isinstance(labels, DTensor) else labels
+        if isinstance(labels, Tensor) and labels.dim() == 3 and labels.shape[0] == self.batch:
+            labels = labels[slice(*rows)]
+        elif isinstance(labels, Labels) and not labels.packed and labels.batch_size > 1 and rows != (0, self.batch):
+            whole = labels
+            labels = part_of(whole, ("batch", *rows), lambda: whole._batch_rows(*rows))
         return {
             **map_given(given, self._part),
-            "labels": cut_batch(labels, self.batch, start, stop),
+            "labels": labels,
             "q_offset": self.part(given.get("q_offset"), batch=-1),
             "score": self._score(given.get("score")),
             "drawn": self._drawn(given) if given.get("dropout_p") else given.get("drawn"),
@@ -147,8 +144,7 @@ class _Split:
         """The part of a tensor, or of each of a tuple, that this process needs, as a plain tensor; other values as is.
 
         ``batch`` and ``heads`` are its axes, counted from the end; ``count`` is the number of all heads, by default H.
-        All parts share an axis of another length (1, or missing). In backward, a split tensor gets the gradient of each
-        part, and a shared tensor gets the sum of all gradients.
+        All parts share an axis of another length. In backward, a shared tensor gets the sum of all gradients.
         """
         if isinstance(x, (tuple, list)):
             return tuple(self.part(each, batch=batch, heads=heads, count=count) for each in x)
@@ -180,14 +176,10 @@ class _Split:
         placements = [Replicate() if role is None else places[role] for role in self.roles]
         if self.batch % self._count(_BATCH) == 0:
             return DTensor.from_local(x, self.mesh, placements, run_check=False)
-        x = x.contiguous()  # for batch rows that do not divide into equal parts
-        shape = list(x.shape)
-        shape[0] = self.batch
-        shape[heads] = shape[heads] * self._count(_HEADS)
-        stride = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(
-            x, self.mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
-        )  # fmt: skip
+        x, shape = x.contiguous(), list(x.shape)  # for batch rows that do not divide into equal parts
+        shape[0], shape[heads] = self.batch, shape[heads] * self._count(_HEADS)
+        form = {"shape": torch.Size(shape), "stride": torch.empty(shape, device="meta").stride()}
+        return DTensor.from_local(x, self.mesh, placements, run_check=False, **form)
 
     def _count(self, role: str) -> int:
         """How many processes share the batch rows or heads."""

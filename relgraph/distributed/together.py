@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
 from relgraph.distributed.collectives import all_gather, gather_shards
@@ -32,10 +32,9 @@ def check_mesh(mesh: Any) -> Any:
 def raise_together(error: Exception | None, described: Mapping[str, str], device: torch.device, group: Any) -> None:
     """Raise the same error on every process if any has one, or if their descriptions of something differ.
 
-    Every process calls this at the same point, whether it has found an ``error``, one of ``KINDS``, or not. Each sends
-    two numbers, and texts only if there is something to raise. ``described`` has for each argument a text that must be
-    the same on all processes; it is empty if the error leaves nothing to describe. A difference is raised before an
-    error, because it may be the cause.
+    Every process calls this at the same point, with an ``error``, one of ``KINDS``, or None. ``described`` has for each
+    argument a text that must be the same on all processes; it is empty if the error leaves nothing to describe. A
+    difference is raised before an error, because it may be the cause.
     """
     size = distributed.get_world_size(group)
     if size == 1:
@@ -44,7 +43,8 @@ def raise_together(error: Exception | None, described: Mapping[str, str], device
         return
     kind = 0 if error is None else 1 + next(at for at, each in enumerate(KINDS) if isinstance(error, each))
     text = json.dumps(dict(described)) if described else ""
-    mine = torch.tensor([kind, _digest(text)], device=device)
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest() if text else b""
+    mine = torch.tensor([kind, int.from_bytes(digest, "little", signed=True)], device=device)
     found = mine.new_empty(size * 2)
     all_gather(found, mine, group)
     kinds, digests = found.view(size, 2).T.tolist()
@@ -69,19 +69,9 @@ def _difference(texts: list[str]) -> ValueError:
     raise AssertionError("descriptions with different digests differ")
 
 
-def _digest(text: str) -> int:
-    """A number for a text; 0 for none."""
-    if not text:
-        return 0
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
-
-
 def _all_texts(text: str, device: torch.device, group: Any) -> list[str]:
     """The texts of all processes."""
     mine = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
-    lengths = [int(x) for x in gather_shards(_length(mine), [1] * distributed.get_world_size(group), group)]
+    length = torch.tensor([mine.shape[0]], device=device)
+    lengths = [int(x) for x in gather_shards(length, [1] * distributed.get_world_size(group), group)]
     return [bytes(x.tolist()).decode() for x in gather_shards(mine, lengths, group)]
-
-
-def _length(x: Tensor) -> Tensor:
-    return torch.tensor([x.shape[0]], device=x.device)

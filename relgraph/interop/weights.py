@@ -58,13 +58,7 @@ class AttentionWeights:
         return {"device": weight.device, "dtype": weight.dtype}
 
     def layer(self, labeler: Any, dropout: float, /, **options: Any) -> RelationAttention:
-        """A layer of these sizes, its weights still to be filled in.
-
-        Args:
-            labeler: the labeler of the tables; None for an attention without tables.
-            dropout: dropout of attention weights.
-            options: further options of :class:`~relgraph.RelationAttention`.
-        """
+        """A layer of these sizes, its weights still to be filled in; without a labeler it has no tables."""
         total, width = self.maps["query"].weight.shape
         heads = total // self.head_dim
         if labeler is not None:
@@ -101,11 +95,7 @@ class AttentionWeights:
 
 
 def filled(module: _Module, state: Mapping[str, Tensor]) -> _Module:
-    """The module with copies of these tensors as its parameters; every parameter must get one.
-
-    Raises:
-        ValueError: a tensor of another shape than its parameter.
-    """
+    """The module with copies of these tensors, which must have their shapes, as its parameters: every one gets one."""
     parameters = dict(module.named_parameters())
     assert parameters.keys() == state.keys(), sorted(parameters.keys() ^ state.keys())
     with torch.no_grad():

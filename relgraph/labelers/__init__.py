@@ -31,7 +31,7 @@ Files:
 - ``base``: the base class; ``algebra``: labelers composed of labelers.
 - ``sequence/``, ``graph/``, ``tree/``: the labelers of each kind of input.
 - ``code``, ``schema``: relations of programs and of database schemas.
-- ``written``: from one id per pair to labels of all pairs.
+- ``all_pairs``: from one id per pair to labels of all pairs.
 """
 
 from relgraph.arguments.public import lists_public
@@ -40,6 +40,7 @@ from relgraph.labelers.algebra import Priority as Priority
 from relgraph.labelers.algebra import Product as Product
 from relgraph.labelers.algebra import Restriction as Restriction
 from relgraph.labelers.algebra import Sum as Sum
+from relgraph.labelers.all_pairs import label_pairs as label_pairs
 from relgraph.labelers.base import Labeler as Labeler
 from relgraph.labelers.code import GREAT_TYPES as GREAT_TYPES
 from relgraph.labelers.code import CodeRelations as CodeRelations
@@ -79,6 +80,5 @@ from relgraph.labelers.tree.relation import UpDown as UpDown
 from relgraph.labelers.tree.structural import AncestorDistance as AncestorDistance
 from relgraph.labelers.tree.structural import SiblingDistance as SiblingDistance
 from relgraph.labelers.tree.structural import StructuralPosition as StructuralPosition
-from relgraph.labelers.written import label_pairs as label_pairs
 
 __dir__ = lists_public(globals())

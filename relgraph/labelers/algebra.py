@@ -74,9 +74,13 @@ class Composed(Labeler):
             NotImplementedError: parallel edges that each count, combined with labels that cannot keep them apart.
         """
         own_input = args and not isinstance(args[0], (int, torch.SymInt, Graph))
-        if own_input and not _by_lengths(self):
+        if own_input and not self._reads_lengths:
             return self._of_own_input(args, kwargs)
         return type(self)._combine(*self._called(self.parts, args, kwargs))
+
+    @property
+    def _reads_lengths(self) -> bool:
+        return all(part._reads_lengths for part in self.parts)
 
     def _called(self, parts: Sequence[Labeler], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Labels]:
         """The labels of each part; if only some parts read the input, the error says what to do."""
@@ -93,7 +97,7 @@ class Composed(Labeler):
 
     def _of_own_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Labels:
         """The labels of an input other than lengths or a graph, which not every part reads."""
-        own = [i for i, part in enumerate(self.parts) if not _by_lengths(part)]
+        own = [i for i, part in enumerate(self.parts) if not part._reads_lengths]
         made = dict(zip(own, self._called([self.parts[i] for i in own], args, kwargs), strict=True))
         first = next(iter(made.values()))
         borders = {"ptr": first.k_ptr, "q_ptr": first.q_ptr} if first.packed else {}
@@ -212,10 +216,8 @@ class Sum(Composed):
 
     @property
     def names(self) -> tuple[tuple[str, ...], ...]:
-        out: list[Any] = []
-        for part in self.parts:
-            out.extend([part.names] if isinstance(part.num_labels, int) else part.names)
-        return tuple(out)
+        of_parts = ((part.names,) if isinstance(part.num_labels, int) else part.names for part in self.parts)
+        return tuple(names for of_part in of_parts for names in of_part)
 
 
 @final
@@ -308,9 +310,30 @@ class Restriction(Composed):
         return self.parts[0]._why_never_unlabeled()
 
 
+@dataclass(frozen=True, repr=False)
+class Wrapped(Labeler):
+    """The base class of labelers with the labels of one other."""
+
+    labeler: Labeler
+
+    def __post_init__(self) -> None:
+        check_operand(type(self).__name__, self.labeler)
+
+    @property
+    def num_labels(self) -> int | tuple[int, ...]:
+        return self.labeler.num_labels
+
+    @property
+    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+        return self.labeler.names
+
+    def _why_never_unlabeled(self) -> str | None:
+        return self.labeler._why_never_unlabeled()
+
+
 @final
 @dataclass(frozen=True, repr=False)
-class Dense(Labeler):
+class Dense(Wrapped):
     """``a.dense()``: the same labels with every id written out, N_q · N_k small integers; a sum stays a sum.
 
     Args:
@@ -329,21 +352,9 @@ class Dense(Labeler):
                  [0, 0, 1]]], dtype=torch.int8)
     """
 
-    labeler: Labeler
-
-    def __post_init__(self) -> None:
-        check_operand("dense", self.labeler)
-
     @property
-    def num_labels(self) -> int | tuple[int, ...]:
-        return self.labeler.num_labels
-
-    @property
-    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        return self.labeler.names
-
-    def _why_never_unlabeled(self) -> str | None:
-        return self.labeler._why_never_unlabeled()
+    def _reads_lengths(self) -> bool:
+        return self.labeler._reads_lengths
 
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
         """Write out the labels of an input; in a packed batch, pairs across graphs do not attend.
@@ -374,13 +385,6 @@ class Dense(Labeler):
 
     def __repr__(self) -> str:
         return f"{_bracketed(self.labeler)}.dense()"
-
-
-def _by_lengths(part: Labeler) -> bool:
-    """Whether a part reads only lengths."""
-    if isinstance(part, Composed):
-        return all(map(_by_lengths, part.parts))
-    return _by_lengths(part.labeler) if isinstance(part, Dense) else part._reads_lengths
 
 
 def _bracketed(part: Labeler) -> str:

@@ -13,6 +13,7 @@ import torch
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
+from relgraph.graphs import Graph
 from relgraph.labels import LabelCounts, Labels, SumCounts
 from relgraph.labels.naming import KINDS, named_by
 
@@ -59,8 +60,8 @@ class Labeler(ABC):
                  [1, 0, 1]]])
     """
 
-    _reads_lengths: ClassVar[bool] = False
-    """Whether it reads only lengths, so that a composed labeler may call it with the lengths of the other parts."""
+    # whether it reads only lengths, so that a composed labeler may call it with those of the other parts
+    _reads_lengths: ClassVar[Any] = False
 
     if TYPE_CHECKING:  # a subclass may have class attributes or properties
         num_labels: Any
@@ -129,40 +130,27 @@ class Labeler(ABC):
         return SumCounts(tuple(LabelCounts(number, names) for number, names in parts))  # pyright: ignore[reportArgumentType]
 
     def dense(self) -> Dense:
-        """Make a labeler of the same labels with every id written out: N_q · N_k numbers.
+        """Make a labeler of the same labels with every id written out: N_q · N_k elements.
 
         Returns:
             A labeler of :class:`~relgraph.DenseLabels`; for a sum, of a sum of dense labels.
         """
-        from relgraph.labelers.algebra import Dense  # which imports this module, as below
-
-        return Dense(self)
+        return _composed("Dense", self)
 
     def __mul__(self, other: Labeler) -> Product:
-        from relgraph.labelers.algebra import Product
-
-        return Product(self, other)
+        return _composed("Product", self, other)
 
     def __add__(self, other: Labeler) -> Sum:
-        from relgraph.labelers.algebra import Sum
-
-        return Sum(self, other)
+        return _composed("Sum", self, other)
 
     def __or__(self, other: Labeler) -> Priority:
-        from relgraph.labelers.algebra import Priority
-
-        return Priority(self, other)
+        return _composed("Priority", self, other)
 
     def __and__(self, other: Labeler) -> Restriction:
-        from relgraph.labelers.algebra import Restriction
-
-        return Restriction(self, other)
+        return _composed("Restriction", self, other)
 
     def _why_never_unlabeled(self, /) -> str | None:
-        """Explain why every pair that attends has a label, and what to change; None if some may have none.
-
-        ``|`` asks its operands, because no labeler can follow one that labels everything.
-        """
+        """Why every pair that attends has a label, so that no labeler may follow by ``|``; None if some have none."""
         return None
 
     def __repr__(self) -> str:
@@ -171,6 +159,8 @@ class Labeler(ABC):
         written = inspect.signature(type(self)).parameters  # a constructor of its own has the defaults there
         for field in fields(self) if is_dataclass(self) else ():
             value, default = getattr(self, field.name), field.default
+            if field.name == "types" and value == tuple(map(str, range(len(value)))):
+                value = len(value)  # names that the constructor made of a number
             if default is MISSING and field.default_factory is MISSING and field.name in written:
                 default = written[field.name].default
             by_default = default is not MISSING and default is not inspect.Parameter.empty
@@ -183,6 +173,35 @@ class Labeler(ABC):
         """Set fields of a frozen dataclass; only constructors call this."""
         for name, value in given.items():
             object.__setattr__(self, name, value)
+
+
+def _composed(kind: str, *parts: Labeler) -> Any:
+    from relgraph.labelers import algebra  # which imports this module
+
+    return getattr(algebra, kind)(*parts)
+
+
+class GraphLabeler(Labeler):
+    """The base class of labelers that read a graph."""
+
+    @abstractmethod
+    def __call__(self, graph: Graph) -> Labels:
+        """The labels of a graph, or of each graph of a packed batch.
+
+        Args:
+            graph: a graph with the edge or node types that the labeler reads, each in range. For a tree labeler, its
+                edges lead from parent to child, as :meth:`Graph.from_parents <relgraph.Graph.from_parents>` makes them.
+
+        Returns:
+            Labels of its nodes. If all pairs are written out, dense labels ``[1, N, N]``, or block labels for a packed
+            batch; otherwise edge labels. Id r is called ``names[r]``, in part p of a sum ``names[p][r]``.
+
+        Raises:
+            TypeError: ``graph`` is not a Graph.
+            ValueError: types that are missing or out of range; several edges of one pair with ``duplicates="error"``;
+                more than 2^32 pairs to write out; for a tree labeler, a node with two parents, a cycle, or several
+                roots in a graph.
+        """
 
 
 def _gives_names(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler
+from relgraph.labelers.base import GraphLabeler
 from relgraph.labelers.graph.edge_type import check_others, edge_labels, why_others_labeled
 from relgraph.labels import EdgeLabels
 from relgraph.labels.edge import DUPLICATES
@@ -26,7 +25,7 @@ NEXT_USE = len(GREAT_TYPES)  # an edge type of Python source that GREAT does not
 
 @final
 @dataclass(frozen=True, repr=False)
-class CodeRelations(Labeler):
+class CodeRelations(GraphLabeler):
     """GREAT's labels of a program's graph: id 2t for an edge of type t, and 2t + 1 for the same edge the other way.
 
     For id 2t the query is the edge's target and the key its source, as everywhere in relgraph; for id 2t + 1 it is the
@@ -84,35 +83,18 @@ class CodeRelations(Labeler):
         return why_others_labeled(self.attend, self.default)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
-        """The labels of a program, or of a packed batch.
-
-        Args:
-            graph: its ``edge_type`` counts :data:`~relgraph.labelers.GREAT_TYPES` from 0; edges of type 11 are left
-                out.
-
-        Returns:
-            Edge labels; id 2t is called ``"T"``, id 2t + 1 ``"T⁻¹"``, for the t-th type T.
-
-        Raises:
-            TypeError: ``graph`` is not a Graph.
-            ValueError: missing edge types or one above 11, or several edges of one pair with ``duplicates="error"``.
-        """
         types = check_graph(graph).edge_type
         if types is None:
             raise ValueError(f"graph must have edge_type, as there are {len(GREAT_TYPES)} types, got None")
-        _check_range(types)
+        check.data("graph", types)
+        if types.numel() and check.can_look_at_data(types) and int(types.max()) > NEXT_USE:
+            low, high = (int(end) for end in torch.aminmax(types))
+            raise ValueError(
+                f"edge_type must lie in [0, {NEXT_USE + 1}): the {len(GREAT_TYPES)} of GREAT_TYPES, counted from 0, "
+                f"and NEXT_USE; got values from {low} to {high} (GREAT's files count from 1)"
+            )
         known = types < NEXT_USE
         edges, types = graph.edge_index[:, known], types[known]
         # An edge is followed by its reverse, so that "first" follows the order of the graph's edges.
         both = torch.stack([edges, edges.flip(0)], 2).flatten(1)
         return edge_labels(self, graph, both, torch.stack([2 * types, 2 * types + 1], 1).flatten())
-
-
-def _check_range(types: Tensor) -> None:
-    check.data("graph", types)
-    if types.numel() and check.can_look_at_data(types) and int(types.max()) > NEXT_USE:
-        low, high = (int(end) for end in torch.aminmax(types))
-        raise ValueError(
-            f"edge_type must lie in [0, {NEXT_USE + 1}): the {len(GREAT_TYPES)} of GREAT_TYPES, counted from 0, and "
-            f"NEXT_USE; got values from {low} to {high} (GREAT's files count from 1)"
-        )

@@ -85,19 +85,13 @@ class Schema:
         question = _checked_words("question", question)
         names = tuple(_checked_name(at, words) for at, words in _each("tables", tables))
         owned = tuple(_checked_column(at, column, len(names)) for at, column in _each("columns", columns))
-        width = len(owned)
-        fields = {
-            "question": question,
-            "columns": owned,
-            "tables": names,
-            "primary_keys": tuple(
-                _checked_number(at, c, width, "columns") for at, c in _each("primary_keys", primary_keys)
-            ),
-            "foreign_keys": tuple(
-                _checked_foreign_key(at, pair, width) for at, pair in _each("foreign_keys", foreign_keys)
-            ),
-            "values": tuple(_checked_value(at, match, len(question), width) for at, match in _each("values", values)),
-        }
+        column = partial(_checked_number, count=len(owned), what="columns")
+        fields: dict[str, Any] = {"question": question, "columns": owned, "tables": names}
+        fields["primary_keys"] = tuple(column(at, key) for at, key in _each("primary_keys", primary_keys))
+        keys = _each("foreign_keys", foreign_keys)
+        fields["foreign_keys"] = tuple(tuple(column(at, end) for end in _entries(at, pair, 2)) for at, pair in keys)
+        matches = _each("values", values)
+        fields["values"] = tuple(_checked_value(at, match, len(question), len(owned)) for at, match in matches)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -242,7 +236,13 @@ class SchemaRelations(Labeler):
 
 def _relations(schema: Schema, id_of: dict[str, int], stopwords: frozenset[str], *, released: bool) -> Tensor:
     """The ids of all pairs, ``[N, N]``, except pairs of two words or of an item with itself."""
-    paint, matches = partial(_paint, id_of), partial(_matches, schema.question, stopwords)
+
+    def matches(names: Sequence[tuple[str, ...]], find: Callable[..., set[int]]) -> Tensor:
+        """The words of the question that ``find`` matches with each name, ``[words, names]``."""
+        found = [(word, n) for n, name in enumerate(names) for word in find(schema.question, name, stopwords)]
+        return _mask((len(schema.question), len(names)), found)
+
+    paint = partial(_paint, id_of)
     whole, part = (_whole_as_released, _part_as_released) if released else (_whole_matches, _part_matches)
     names = [() if table is None else name for table, name in schema.columns]
     foreign_keys = schema.foreign_keys
@@ -284,17 +284,6 @@ def _paint(id_of: dict[str, int], way: str, **layers: Tensor) -> Tensor:
     return ids
 
 
-def _matches(
-    question: tuple[str, ...],
-    stopwords: frozenset[str],
-    names: Sequence[tuple[str, ...]],
-    find: Callable[..., set[int]],
-) -> Tensor:
-    """The words of the question that ``find`` matches with each name, ``[words, names]``."""
-    found = [(word, n) for n, name in enumerate(names) for word in find(question, name, stopwords)]
-    return _mask((len(question), len(names)), found)
-
-
 def _whole_matches(question: tuple[str, ...], name: tuple[str, ...], _: frozenset[str]) -> set[int]:
     """The words of the question that are in a run equal to the name."""
     width = len(name)
@@ -303,12 +292,9 @@ def _whole_matches(question: tuple[str, ...], name: tuple[str, ...], _: frozense
 
 
 def _part_matches(question: tuple[str, ...], name: tuple[str, ...], stopwords: frozenset[str]) -> set[int]:
-    """The words of the question that the name contains; a stopword only together with a neighbour.
-
-    Runs of two are enough: each word of a longer run is in a run of two.
-    """
+    """The words of the question that the name contains; a stopword only together with a neighbour."""
     telling = {word for word in name if word not in stopwords and word not in PUNCTUATION}
-    pairs = set(pairwise(name))
+    pairs = set(pairwise(name))  # enough: each word of a longer run is in a run of two
     twos = {at for at, pair in enumerate(pairwise(question)) if pair in pairs}
     return {at for at, word in enumerate(question) if word in telling} | twos | {at + 1 for at in twos}
 
@@ -393,15 +379,7 @@ def _checked_column(name: str, value: Any, tables: int) -> tuple[int | None, tup
         raise type(error)(f"{error}; {form}") from None
 
 
-def _checked_foreign_key(name: str, value: Any, columns: int) -> tuple[int, int]:
-    column, referred = _entries(name, value, 2)
-    return _checked_number(name, column, columns, "columns"), _checked_number(name, referred, columns, "columns")
-
-
 def _checked_value(name: str, value: Any, words: int, columns: int) -> tuple[int, int, str]:
     word, column, kind = _entries(name, value, 3)
-    return (
-        _checked_number(name, word, words, "words"),
-        _checked_number(name, column, columns, "columns"),
-        check.choice(name, kind, VALUE_KINDS),
-    )
+    _checked_number(name, word, words, "words")
+    return word, _checked_number(name, column, columns, "columns"), check.choice(name, kind, VALUE_KINDS)

@@ -18,7 +18,7 @@ from relgraph.functional.choice import choice_of
 from relgraph.functional.region import active
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
-from relgraph.nn.inputs import Inputs, Names, Widths, check_inputs
+from relgraph.nn.inputs import Inputs, Names, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_between
 from relgraph.nn.masks import join_masks
 from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
@@ -87,7 +87,7 @@ class RelationAttention(Projections):
             ``num_labels`` and ``names``.
         ValueError: sizes, names or numbers that do not fit, such as heads that do not divide, a dropout outside ``[0,
             1)``, ``num_labels`` with a labeler, tables or a score of another size; a parameter of more than 2³¹
-            numbers; biases of queries with a score other than the dot product, or a ``position_bias`` without a key
+            elements; biases of queries with a score other than the dot product, or a ``position_bias`` without a key
             table.
         NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels.
 
@@ -196,11 +196,7 @@ class RelationAttention(Projections):
         return made
 
     def reset_parameters(self) -> None:
-        """Initialize projections, tables, score and maps again.
-
-        Shared tables keep their rows, as other layers may have them, and so does a score without
-        ``reset_parameters``.
-        """
+        """Initialize all parameters again, but not shared tables, or a score without ``reset_parameters``."""
         self.out_proj.reset_parameters()
         self._reset_projections()
         for bias in (self.content_bias, self.position_bias):
@@ -252,7 +248,7 @@ class RelationAttention(Projections):
             is_causal: query i sees only keys j ≤ i + q_offset; combines with the masks.
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
                 :func:`~relgraph.relation_attention`. Leave it out with a cache that grows, which sets it.
-            need_weights: also return the attention weights: N_q · N_k numbers per head, so quadratic memory.
+            need_weights: also return the attention weights: N_q · N_k elements per head, so quadratic memory.
             average_attn_weights: return the mean of the weights over heads, without the axis H. The default is
                 False, unlike that of torch's layer.
             need_label_mass: also return how much attention each label receives; needs tables.
@@ -366,10 +362,7 @@ class RelationAttention(Projections):
         """The checked inputs and scores by row."""
         if self.labeler is not None:
             labels = labels_between(self.labeler, labels, query, key, cache, q_offset, self._names)
-        inputs = check_inputs(
-            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, self._first_weight), self.tables,
-            query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache, self._names,
-        )  # fmt: skip
+        inputs = check_inputs(self, query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache)
         if self.tables is None and bank_features is not None:
             raise ValueError("bank_features must be None for a layer without tables")
         check.boolean("need_label_mass", need_label_mass)

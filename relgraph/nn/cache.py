@@ -129,7 +129,12 @@ class KVCache:
         if torch.is_grad_enabled():
             return new if buffer is None else torch.cat([buffer[:, :, :start], new], 2)
         room = 0 if buffer is None else buffer.shape[2]
-        if buffer is None or room < stop or _is_locked(buffer):
+        compiling = torch.compiler.is_compiling()
+        # made in inference mode, and not to be written outside of it
+        locked = (
+            buffer is not None and not compiling and buffer.is_inference() and not torch.is_inference_mode_enabled()
+        )
+        if buffer is None or room < stop or locked:
             size = self.max_len if self.max_len is not None else stop if buffer is None else max(stop, 2 * room)
             grown = new.new_zeros(*new.shape[:2], size, new.shape[3])
             if buffer is not None:
@@ -194,13 +199,6 @@ class KVCache:
     def __repr__(self) -> str:
         parts = [f"{self._length} keys"] + ["static"] * self.static
         return f"KVCache({', '.join(parts)}{'' if self.max_len is None else f', max_len={self.max_len}'})"
-
-
-def _is_locked(buffer: Tensor) -> bool:
-    """Whether ``buffer`` was made in inference mode and cannot be written outside of it."""
-    if torch.compiler.is_compiling():
-        return False
-    return buffer.is_inference() and not torch.is_inference_mode_enabled()
 
 
 def _check_new(key: Any, value: Any, padding: Any) -> None:
@@ -364,10 +362,7 @@ class StackCache(_Caches):
 
 
 def labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
-    """Cut labels of a whole sequence to ``length`` rows after ``past`` against all keys so far; return others.
-
-    Labels of a whole sequence have as many queries as keys, at least ``past + length``, and are not packed.
-    """
+    """Cut labels of a whole sequence to ``length`` rows after ``past`` against all keys so far; return others."""
     stop = past + length
     if not isinstance(labels, Labels) or labels.packed or (labels.q_len, labels.k_len) == (length, stop):
         return labels
@@ -384,10 +379,7 @@ def memory_labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
 
 
 def restores_cache_on_error(forward: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate ``forward`` so that it restores its ``cache`` if anything raises, and the call can be repeated.
-
-    Rows written beyond the restored length stay in the buffer, where nothing reads them. Not active in compiled code.
-    """
+    """Let ``forward``, unless it is compiled, restore its ``cache`` if anything raises; nothing reads rows beyond."""
 
     @functools.wraps(forward)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:

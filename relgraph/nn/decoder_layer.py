@@ -16,19 +16,9 @@ from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import LayerCache, memory_labels_of_new_rows, restores_cache_on_error
 from relgraph.nn.inputs import Names, check_without_tables
-from relgraph.nn.layer_parts import (
-    Activation,
-    Layer,
-    check_batch_first,
-    check_input,
-    check_place,
-    check_sizes,
-    make_attention,
-    residual,
-)
+from relgraph.nn.layer_parts import Activation, Layer, check_input, check_place, check_sizes, make_attention, residual
 from relgraph.nn.masks import check_order
 from relgraph.nn.memory import labels_of_memory
-from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 
 # What the layer calls the arguments of its two attentions.
@@ -93,14 +83,12 @@ class RelationDecoderLayer(Layer):
         cross_attention: RelationAttention | None = None,
     ) -> None:
         super().__init__()
-        self.register_load_state_dict_pre_hook(check_label_names)
+        self._begin(batch_first, norm_first, bias)
         given = cross_attention if self_attention is None else self_attention
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps, given)
         factory = check_place(device, dtype, self_attention, cross_attention)
-        check_batch_first(batch_first)
-        self.norm_first = check.boolean("norm_first", norm_first)
         own = {"labeler": labeler, "num_labels": num_labels, "tables": tables}
-        others = {"dropout": dropout, "bias": check.boolean("bias", bias), **factory}
+        others = {"dropout": dropout, "bias": bias, **factory}
         sizes = (d_model, nhead)
         self.self_attn = make_attention("self_attention", self_attention, sizes, own, others, _NAMES)
         self.multihead_attn = make_attention("cross_attention", cross_attention, sizes, {}, others, _MEMORY_NAMES)
@@ -142,7 +130,7 @@ class RelationDecoderLayer(Layer):
                 of torch's layer, which alone would see the future. A bool ``tgt_mask`` that lets a row see a later one
                 needs False (this is checked in eager mode on a CPU only).
             memory_is_causal: if True, row i of the target sees only rows j ≤ i of the memory.
-            labels: labels of the target's pairs, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
+            labels: labels of the target's pairs, as in :meth:`~relgraph.RelationAttention.forward`.
             memory_labels: labels of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or
                 ``[B, N, M]``. Packed labels are for a packed memory: a target ``[B, N, E]`` counts as ``B · N`` rows,
                 so ``q_ptr`` is ``[0, N, 2N, ...]`` if each batch row has its own graph. With a cache, Labels of the
@@ -150,7 +138,7 @@ class RelationDecoderLayer(Layer):
             cache: a :class:`~relgraph.nn.LayerCache` with keys and values of earlier rows and of the memory; a call
                 that raises leaves it unchanged.
             bank_features: the input of the banks of the self-attention's tables.
-            row_scores: scores of the self-attention, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
+            row_scores: scores of the self-attention, as in :meth:`~relgraph.RelationAttention.forward`.
             memory_row_scores: scores of the attention to the memory, ``[B, H, N, R]`` with the R of
                 ``cross_attention``; without a batch ``[H, N, R]``, with packed memory labels ``[H, B·N, R]``.
 
@@ -208,7 +196,7 @@ class RelationDecoderLayer(Layer):
             return self.dropout2(z.unflatten(0, x.shape[:2]) if joined else z)
 
         def feed_forward(x: Tensor) -> Tensor:
-            return self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+            return self.dropout3(self._feed_forward(x))
 
         steps = ((self.norm1, attend_self), (self.norm2, attend_memory), (self.norm3, feed_forward))
         return residual(tgt, self.norm_first, *steps)

@@ -15,17 +15,7 @@ from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Names
-from relgraph.nn.layer_parts import (
-    Activation,
-    Layer,
-    check_batch_first,
-    check_input,
-    check_place,
-    check_sizes,
-    make_attention,
-    residual,
-)
-from relgraph.nn.table import check_label_names
+from relgraph.nn.layer_parts import Activation, Layer, check_input, check_place, check_sizes, make_attention, residual
 from relgraph.nn.tables import NumLabels, RelationTables
 
 _NAMES = Names("src", "src", "src", attn_mask="src_mask", key_padding_mask="src_key_padding_mask", width="d_model")
@@ -72,7 +62,7 @@ class RelationEncoderLayer(Layer):
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: ``batch_first=False``, an unknown activation, ``num_labels`` with a labeler, an ``attention`` of
-            another size or beside options of its own, parameters of more than 2³¹ numbers, and the errors of
+            another size or beside options of its own, parameters of more than 2³¹ elements, and the errors of
             :class:`~relgraph.RelationAttention`.
 
     Example:
@@ -107,18 +97,16 @@ class RelationEncoderLayer(Layer):
         attention: RelationAttention | None = None,
     ) -> None:
         super().__init__()
-        self.register_load_state_dict_pre_hook(check_label_names)
+        self._begin(batch_first, norm_first, bias)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps, attention)
         factory = check_place(device, dtype, attention)
-        check_batch_first(batch_first)
-        self.norm_first = check.boolean("norm_first", norm_first)
         own = {"labeler": labeler, "num_labels": num_labels, "tables": tables, "impl": impl}
-        others = {"dropout": dropout, "bias": check.boolean("bias", bias), **factory}
+        others = {"dropout": dropout, "bias": bias, **factory}
         self.self_attn = make_attention("attention", attention, (d_model, nhead), own, others, _NAMES)
         self._make_steps(2, (d_model, dim_feedforward), dropout, activation, layer_norm_eps, bias, factory)
 
     @restores_cache_on_error
-    def forward(
+    def forward(  # noqa: D417
         self,
         src: Tensor,
         src_mask: Tensor | None = None,
@@ -139,17 +127,9 @@ class RelationEncoderLayer(Layer):
             src_mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only.
             is_causal: if True, no row sees a later row; combines with the masks.
-            labels: labels of all pairs, :class:`~relgraph.Labels`. A layer with a labeler also takes the labeler's
-                input, such as a :class:`~relgraph.Graph`; without ``labels`` it labels the length. A layer without a
-                labeler also takes integers ``[N, N]`` or ``[B, N, N]``. With a cache, Labels cover the new rows and all
-                keys, ``[n, len(cache) + n]``; labels of the whole sequence, ``[N, N]``, and of a graph are cut to
-                these.
-            cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
-                unchanged.
+            labels: labels of all pairs; this and all further arguments as in
+                :meth:`~relgraph.RelationAttention.forward`. ``row_scores`` are for the new rows only with a cache.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
-            row_scores: ``[B, H, N, R]`` (without a batch or packed ``[H, N, R]``), floating: the number that each label
-                adds to the scores of each row, for tables without the kind ``"key"``: see
-                :meth:`~relgraph.RelationAttention.forward`. With a cache for the new rows only.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.
@@ -181,6 +161,6 @@ class RelationEncoderLayer(Layer):
             return self.dropout1(z)
 
         def feed_forward(x: Tensor) -> Tensor:
-            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+            return self.dropout2(self._feed_forward(x))
 
         return residual(src, self.norm_first, (self.norm1, attend_self), (self.norm2, feed_forward))

@@ -34,16 +34,6 @@ class Names(NamedTuple):
     width: str = ""  # what the layer calls the width of all inputs, if not embed_dim, kdim and vdim
 
 
-class Widths(NamedTuple):
-    """The inputs that the layer expects: their last axes, its heads, and one parameter for dtype and device."""
-
-    embed_dim: int
-    kdim: int
-    vdim: int
-    num_heads: int
-    parameter: Tensor
-
-
 class Inputs(NamedTuple):
     """Checked inputs; ``key`` and ``value`` are None when a static cache holds them."""
 
@@ -59,19 +49,10 @@ class Inputs(NamedTuple):
 
 
 def check_inputs(
-    widths: Widths,
-    tables: RelationTables | None,
-    query: Any,
-    key: Any,
-    value: Any,
-    labels: Any,
-    key_padding_mask: Any,
-    attn_mask: Any,
-    q_offset: Any,
-    cache: Any,
-    names: Names,
+    layer: Any, query: Any, key: Any, value: Any, labels: Any, padding: Any, attn_mask: Any, q_offset: Any, cache: Any
 ) -> Inputs:
-    """Check the arguments of ``RelationAttention.forward``, apart from its flags."""
+    """Check the arguments of ``forward`` of a RelationAttention, apart from its flags."""
+    names: Names = layer._names
     if cache is not None and not isinstance(cache, KVCache):
         raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
     region = active()
@@ -87,7 +68,7 @@ def check_inputs(
         key, value = _default_memory(query, key, value, cache, names)
     elif key is not None and value is None:
         value = key
-    _check_tensors(widths, query, key, value, packed, names)
+    _check_tensors(layer, query, key, value, packed, names)
     unbatched = query.dim() == 2
     batch, q_len = 1 if unbatched else query.shape[0], query.shape[-2]
     past = 0 if cache is None else len(cache)
@@ -106,10 +87,9 @@ def check_inputs(
     if region is not None:
         all_queries, all_keys = region.whole_length(q_len), region.whole_length(k_len)  # of all processes
         rows = q_len if _rows_of_one(labels, names.labels, q_len, all_queries) else all_queries
-    _check_labels(labels, names, tables, batch, rows, all_keys, query)
-    padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched, name=names.key_padding_mask)
-    heads, lengths = widths.num_heads, (q_len, all_keys)
-    pairs = check_pairs(attn_mask, batch, heads, *lengths, unbatched=unbatched, name=names.attn_mask)
+    _check_labels(labels, names, layer.tables, batch, rows, all_keys, query)
+    padding = check_padding(padding, batch, new, unbatched=unbatched, name=names.key_padding_mask)
+    pairs = check_pairs(attn_mask, batch, layer.num_heads, q_len, all_keys, unbatched=unbatched, name=names.attn_mask)
     if padding is not None or pairs is not None:
         check.same_device(**{names.query: query, names.key_padding_mask: padding, names.attn_mask: pairs})
     q_offset = _check_position(q_offset, labels, names.labels, cache)
@@ -136,14 +116,14 @@ def _default_memory(query: Any, key: Any, value: Any, cache: KVCache | None, nam
     return key, key if value is None else value
 
 
-def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: bool, names: Names) -> None:
+def _check_tensors(layer: Any, query: Any, key: Any, value: Any, packed: bool, names: Names) -> None:
     given: dict[str, Any] = {"query": query}
     if key is not None:
         given["key"] = key
     if value is not None:
         given["value"] = value
-    sizes = {"query": widths.embed_dim, "key": widths.kdim, "value": widths.vdim}
-    weight = widths.parameter
+    sizes = {"query": layer.embed_dim, "key": layer.kdim, "value": layer.vdim}
+    weight = layer._first_weight
     for argument, x in given.items():
         if x is query and argument != "query" and sizes[argument] == sizes["query"]:
             continue
@@ -196,7 +176,7 @@ def _check_labels(
             )
     elif tables is None:
         check_without_tables(name, labels, f"give the layer num_labels={labels.num_labels}")
-    elif tables.num_labels != labels.num_labels and not tables.fits(labels.num_labels):
+    elif tables.num_labels != labels.num_labels and not tables._fits(labels.num_labels):
         raise ValueError(f"{name} must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     elif labels._named is not None and not torch.compiler.is_compiling():
         tables._check_names(name, labels)
@@ -204,11 +184,7 @@ def _check_labels(
 
 
 def check_without_tables(name: str, labels: Labels, remedy: str) -> None:
-    """Raise ValueError if a pair carries an id, which a layer without tables would not look up.
-
-    Ids that cannot be inspected (compiled code, accelerators) count as carried if ``num_labels`` is above 0. The
-    message names the labels by ``name``, and ``remedy`` says what would give the layer tables.
-    """
+    """Raise ValueError if a pair has an id, which a layer without tables ignores; ``remedy`` would give it tables."""
     if not labels._carries_no_ids():
         raise ValueError(
             f"{name} must say who attends and carry no ids for a layer without tables, which would ignore them: "

@@ -17,6 +17,7 @@ from relgraph.nn.inputs import Names
 from relgraph.nn.made_labels import length_of
 from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
 from relgraph.nn.projections import check_head_dim
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import KINDS
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -38,12 +39,6 @@ def check_activation(activation: Any) -> Callable[[Tensor], Tensor]:
             raise TypeError(f"activation must be a string or a function, got {type(activation).__name__}")
         return cast("Callable[[Tensor], Tensor]", activation)
     return _ACTIVATIONS[check.choice("activation", activation, tuple(_ACTIVATIONS))]
-
-
-def check_batch_first(batch_first: Any) -> None:
-    """Raise unless ``batch_first`` is True."""
-    if not check.boolean("batch_first", batch_first):
-        raise ValueError("batch_first must be True: inputs have shape [B, N, E], got False")
 
 
 def check_sizes(d_model: Any, nhead: Any, dim_feedforward: Any, layer_norm_eps: Any, attention: Any) -> None:
@@ -79,18 +74,9 @@ def residual(x: Tensor, norm_first: bool, *steps: tuple[nn.Module, Callable[[Ten
 
 
 def make_attention(
-    argument: str,
-    given: Any,
-    sizes: tuple[int, int],
-    own: Mapping[str, Any],
-    others: Mapping[str, Any],
-    names: Names,
+    argument: str, given: Any, sizes: tuple[int, int], own: Mapping[str, Any], others: Mapping[str, Any], names: Names
 ) -> RelationAttention:
-    """The attention of a layer: the module ``given`` as ``argument``, or one made from the layer's options.
-
-    Only one that is made takes ``own`` options, and ``others``, which a given one ignores. Both have ``sizes``,
-    ``d_model`` and ``nhead``, and call their inputs by ``names`` in errors.
-    """
+    """The module ``given`` as ``argument``, without ``own`` options; or one made from ``own`` and ``others``."""
     if given is None:
         made = RelationAttention(*sizes, **{"tables": KINDS[:2], **own}, **others)
     else:
@@ -111,24 +97,17 @@ def make_attention(
 
 
 def check_place(device: Any, dtype: Any, *attentions: Any) -> dict[str, Any]:
-    """Device and dtype of a layer's parameters: as given, or those of the first attention that was passed in.
-
-    Raises:
-        ValueError: an attention that was passed in has another dtype, or is on another kind of device.
-    """
-    for module in attentions:
-        if isinstance(module, RelationAttention):
-            weight = module._first_weight
-            device, dtype = weight.device if device is None else device, weight.dtype if dtype is None else dtype
+    """Device and dtype of a layer's parameters: as given, or of the attentions passed in, which must have the same."""
+    weights = [module._first_weight for module in attentions if isinstance(module, RelationAttention)]
+    for weight in weights:
+        device, dtype = weight.device if device is None else device, weight.dtype if dtype is None else dtype
     place = check.parameter_place(device, dtype)
-    for module in attentions:
-        if isinstance(module, RelationAttention):
-            weight = module._first_weight
-            if weight.dtype != place["dtype"] or weight.device.type != torch.device(place["device"]).type:
-                raise ValueError(
-                    f"dtype and device must be those of an attention that is passed in, {weight.dtype} on "
-                    f"{weight.device}, got {place['dtype']} on {place['device']}"
-                )
+    for weight in weights:
+        if weight.dtype != place["dtype"] or weight.device.type != torch.device(place["device"]).type:
+            raise ValueError(
+                f"dtype and device must be those of an attention that is passed in, {weight.dtype} on "
+                f"{weight.device}, got {place['dtype']} on {place['device']}"
+            )
     return place
 
 
@@ -146,6 +125,14 @@ class Layer(nn.Module):
     dropout2: nn.Module
     dropout3: nn.Module
 
+    def _begin(self, batch_first: Any, norm_first: Any, bias: Any) -> None:
+        """Begin a constructor: check options, and let loading compare the names of labels."""
+        self.register_load_state_dict_pre_hook(check_label_names)
+        if not check.boolean("batch_first", batch_first):
+            raise ValueError("batch_first must be True: inputs have shape [B, N, E], got False")
+        self.norm_first = check.boolean("norm_first", norm_first)
+        check.boolean("bias", bias)
+
     def _make_steps(
         self, steps: int, sizes: tuple[int, int], dropout: float, activation: Any, eps: float, bias: bool, place: Any
     ) -> None:
@@ -160,6 +147,9 @@ class Layer(nn.Module):
             self.add_module(f"dropout{step}", nn.Dropout(dropout))
         self.activation = check_activation(activation)
 
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
     @classmethod
     def from_plain(cls, layer: nn.Module, *, new_tables: Literal["zero", "random"] = "zero", **options: Any) -> Self:
         """Make a layer with copies of the weights and settings of a layer of torch, and new tables.
@@ -169,8 +159,7 @@ class Layer(nn.Module):
         Args:
             layer: a :class:`~torch.nn.TransformerEncoderLayer` for an encoder layer, a
                 :class:`~torch.nn.TransformerDecoderLayer` for a decoder layer; with ``batch_first=True``.
-            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``layer`` unchanged until training moves
-                the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
+            new_tables: as in :meth:`~relgraph.RelationAttention.from_plain`.
             options: the keyword-only arguments of the constructor, such as ``labeler``. An attention that you pass
                 takes over the projections, and its tables begin as new ones.
 

@@ -19,12 +19,11 @@ from relgraph.nn.cache import KVCache, LayerCache, StackCache, labels_of_new_row
 from relgraph.nn.inputs import Names
 from relgraph.nn.tables import RelationTables
 
+_AnyCache = KVCache | LayerCache | StackCache
+
 
 def check_labeler(labeler: Any, num_labels: Any, tables: Any, name: str = "labeler") -> tuple[Any, Any]:
-    """The number and names of the labels, taken from the labeler if there is one; None for a labeler without labels.
-
-    Errors call the labeler ``name``.
-    """
+    """The number and names of the labels, from the labeler, which errors call ``name``, if there is one."""
     if labeler is None:
         if isinstance(num_labels, Labeler):
             raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass it as labeler=")
@@ -46,18 +45,10 @@ def check_labeler(labeler: Any, num_labels: Any, tables: Any, name: str = "label
     return known.num_labels, None if isinstance(tables, RelationTables) else known.names
 
 
-def make_labels(
-    labeler: Any,
-    labels: Any,
-    name: str,
-    x: Any,
-    cache: KVCache | LayerCache | StackCache | None,
-    argument: str = "labels",
-) -> Any:
-    """Return ``labels``, or let the labeler make them from its input or from the lengths of ``x`` and the cache.
+def make_labels(labeler: Any, labels: Any, name: str, x: Any, cache: _AnyCache | None, argument: str = "labels") -> Any:
+    """Return ``labels``, or let the labeler make them from its input or the lengths of ``x`` and the cache.
 
-    With a cache, labels of a whole sequence are cut to the rows of ``x``. Labels made from lengths are moved to the
-    device of ``x``. Errors call the labels ``argument``, and ``x`` ``name``.
+    With a cache, labels of a whole sequence are cut to the rows of ``x``.
     """
     past, length = 0 if cache is None else len(cache), whole_length(length_of(name, x))
     if labels is not None and labeler is not None and not isinstance(labels, Labels):
@@ -113,10 +104,7 @@ def labels_of_lengths(
 
 
 def labels_of(labeler: Any, given: Any, name: str = "labels") -> Labels:
-    """The labels that a layer's labeler makes from its input, such as a graph or the segment of every token.
-
-    Errors call the input ``name``.
-    """
+    """The labels that a layer's labeler makes from its input, which errors call ``name``."""
     if isinstance(given, int):
         raise TypeError(f"{name} must be Labels, or what {shown(labeler)} reads, got int: the layer knows its length")
     try:

@@ -41,16 +41,12 @@ def zero_tables(made: nn.Module, passed: Any) -> None:
     for tables in made.modules():
         if isinstance(tables, RelationTables) and not tables.shared and tables is not passed:
             for table in tables.modules():
-                if isinstance(table, LabelTable):
-                    table._zero()
+                if isinstance(table, LabelTable) and table.rows is not None:
+                    nn.init.zeros_(table.rows)
 
 
 def copy_plain(name: str, made: nn.Module, plain: nn.Module) -> None:
-    """Copy all weights, dropouts and epsilons of ``plain`` into ``made``.
-
-    Raises:
-        ValueError: ``made`` computes something else than ``plain``, which errors call ``name``.
-    """
+    """Copy all weights, dropouts and epsilons of ``plain`` into ``made``; raise unless both compute the same."""
     state, new = plain.state_dict(), made.state_dict()
     for key, tensor in state.items():
         if key not in new or new[key].shape != tensor.shape:

@@ -109,7 +109,6 @@ class SinusoidalPositions(_Positions):
         Raises:
             TypeError: not a Tensor.
             ValueError: not floating.
-
         """
         check.floating("positions", positions)
         even = torch.arange(0, self.d_model, 2, device=positions.device, dtype=positions.dtype)
@@ -181,7 +180,6 @@ class LearnedPositions(_Positions):
         Raises:
             TypeError: not a Tensor.
             ValueError: not integers, on another device than the layer, or beyond the last position.
-
         """
         check.integer_tensor("positions", positions, dim=check.tensor("positions", positions).dim())
         check.same_device(**{"the layer": self.weight, "positions": positions})
@@ -228,11 +226,7 @@ def _check_rows(offset: Tensor, x: Tensor) -> Tensor:
 
 
 def first_position(name: str, x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> int | Tensor:
-    """The position of the first row of ``x``, counted from the first token after the padding on the left.
-
-    It is the number of earlier rows, which the cache holds, minus the leading padding (True, or floating and -inf), per
-    batch row if anything is padded; negative if the first row itself is padding. Errors call ``x`` by ``name``.
-    """
+    """The position of the first row of ``x``: the number of rows in the cache, minus the leading padding of each."""
     unbatched = x.dim() == 2
     batch, length = 1 if unbatched else x.shape[0], x.shape[-2]
     mask = f"{name}_key_padding_mask"

@@ -17,6 +17,7 @@ BIASED = ("query", "key", "value", "output")
 """The projections that may have a bias."""
 
 _INPUTS = BIASED[:3]
+_PROJECTIONS = ("in_proj", "q_proj", "k_proj", "v_proj")
 
 
 def check_bias(name: str, bias: Any) -> tuple[str, ...]:
@@ -44,11 +45,7 @@ def check_head_dim(width: str, embed_dim: int, count: str, num_heads: int, head_
 
 
 def adapt_state(module: Projections, state_dict: dict[str, Any], prefix: str, *_loading: Any) -> None:
-    """Let a state with packed projections load into separate ones, and the other way round.
-
-    ``rg.distributed.HeadParallel`` makes projections separate, so a checkpoint of several processes has other names
-    than a layer on one process.
-    """
+    """Let a state with packed projections load into separate ones, as HeadParallel makes them, and back."""
     for kind in ("weight", "bias"):
         packed = f"{prefix}in_proj_{kind}"
         parts = [f"{prefix}{name[0]}_proj_{kind}" for name in _INPUTS]
@@ -66,9 +63,8 @@ class Projections(nn.Module):
     """The base class of :class:`~relgraph.RelationAttention` with the weights and biases of its four projections.
 
     The weights of queries, keys and values are one parameter, ``in_proj_weight``, if all inputs have the same width,
-    else three. Their biases are one parameter, ``in_proj_bias``, if all three have one. If only some have one, each is
-    a separate parameter: ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. A missing bias is no parameter rather
-    than zeros that must never learn, because weight decay, sharding and loading could change such zeros.
+    else three; likewise their biases, if all three have one. A missing bias is no parameter: weight decay, sharding
+    and loading could change zeros in its place.
     """
 
     embed_dim: int
@@ -113,24 +109,22 @@ class Projections(nn.Module):
         self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
 
     def _make_projections(self, factory: dict[str, Any]) -> None:
-        q_width, k_width, v_width = self._widths()
-        shapes = {"in_proj": (q_width + k_width + v_width, self.embed_dim)}
-        if not self._qkv_same_embed_dim:
-            shapes = {
-                "q_proj": (q_width, self.embed_dim), "k_proj": (k_width, self.kdim), "v_proj": (v_width, self.vdim),
-            }  # fmt: skip
-        for name in ("in_proj", "q_proj", "k_proj", "v_proj"):
-            weight = nn.Parameter(torch.empty(shapes[name], **factory)) if name in shapes else None
-            self.register_parameter(f"{name}_weight", weight)
-        joined = set(_INPUTS) <= set(self.biased)
-        sizes = {"in_proj": q_width + k_width + v_width} if joined else {}
-        if not joined:
-            widths = zip(_INPUTS, self._widths(), strict=True)
-            sizes = {f"{name[0]}_proj": width for name, width in widths if name in self.biased}
-        for name in ("in_proj", "q_proj", "k_proj", "v_proj"):
-            bias = nn.Parameter(torch.empty(sizes[name], **factory)) if name in sizes else None
-            self.register_parameter(f"{name}_bias", bias)
-        self.out_proj = nn.Linear(q_width, self.embed_dim, bias="output" in self.biased, **factory)
+        widths = self._widths()
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, width, read in zip(_INPUTS, widths, (self.embed_dim, self.kdim, self.vdim), strict=True):
+            shapes[f"{name[0]}_proj_weight"] = (width, read)
+            if name in self.biased:
+                shapes[f"{name[0]}_proj_bias"] = (width,)
+        if self._qkv_same_embed_dim:
+            shapes = {name: shape for name, shape in shapes.items() if name.endswith("bias")}
+            shapes["in_proj_weight"] = (sum(widths), self.embed_dim)
+        if set(_INPUTS) <= set(self.biased):
+            shapes = {name: shape for name, shape in shapes.items() if name.endswith("weight")}
+            shapes["in_proj_bias"] = (sum(widths),)
+        for name in (f"{one}_{kind}" for kind in ("weight", "bias") for one in _PROJECTIONS):
+            parameter = nn.Parameter(torch.empty(shapes[name], **factory)) if name in shapes else None
+            self.register_parameter(name, parameter)
+        self.out_proj = nn.Linear(widths[0], self.embed_dim, bias="output" in self.biased, **factory)
         self._reset_projections()
 
     def _separate(self) -> None:
@@ -146,17 +140,17 @@ class Projections(nn.Module):
         self._qkv_same_embed_dim = False
 
     def _reset_projections(self) -> None:
-        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+        for name in _PROJECTIONS:
+            weight, bias = getattr(self, f"{name}_weight"), getattr(self, f"{name}_bias")
             if weight is not None:
                 nn.init.xavier_uniform_(weight)
-        for bias in (self.in_proj_bias, self.q_proj_bias, self.k_proj_bias, self.v_proj_bias):
             if bias is not None:
                 nn.init.zeros_(bias)
         if "output" in self.biased:
             nn.init.zeros_(self.out_proj.bias)
 
     def _widths(self) -> tuple[int, int, int]:
-        """How many numbers queries, keys and values have in all heads."""
+        """How many elements queries, keys and values have in all heads."""
         kv_width = self.num_kv_heads * self.head_dim
         return self.num_heads * self.head_dim, kv_width, kv_width
 

@@ -53,7 +53,7 @@ def record_attention(
     A block records the calls of the thread that opened it, and of threads that have no block open, such as those of a
     pool. If several threads record, each opens its own block and finds its own calls in it.
 
-    Label masses cost n · R numbers per head and call, in any implementation. Weights cost n² numbers. To get them,
+    Label masses cost n · R elements per head and call, in any implementation. Weights cost n² elements. To get them,
     ``impl=None`` takes ``"dense"`` (for parallel edges ``"reference"``), whose output may differ in the last digits and
     whose dropout draws other numbers; an ``impl`` that never has all weights in memory, such as ``"chunked"``, raises.
     Compiled models run without compilation in the block. Recorded tensors are detached, and stay on their device until
@@ -172,21 +172,17 @@ def _add_hooks(layer: nn.Module, wanted: Wanted, calls: list[AttentionAux], thre
             return None
         given, used = call
         out, aux = recorder.split(layer, given, used, rest[-1])
-        calls.append(_detached(aux, wanted))
+        weights, mass = tree_map_only(Tensor, Tensor.detach, (aux.weights, aux.label_mass))
+        calls.append(AttentionAux(weights if wanted.weights else None, mass if wanted.label_mass else None))
         return out
 
     stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-    # Prepended, so that inner blocks split first.
+    # prepended, so that inner blocks split first
     stack.callback(layer.register_forward_hook(after, with_kwargs=True, prepend=True).remove)
 
 
 def _recorder(layer: nn.Module) -> Recorder | None:
     return next((recorder for kind, recorder in RECORDERS.items() if isinstance(layer, kind)), None)
-
-
-def _detached(aux: AttentionAux, wanted: Wanted) -> AttentionAux:
-    weights, mass = tree_map_only(Tensor, Tensor.detach, (aux.weights, aux.label_mass))
-    return AttentionAux(weights if wanted.weights else None, mass if wanted.label_mass else None)
 
 
 _FLAGS = ("need_weights", "need_label_mass")

@@ -12,7 +12,7 @@ from relgraph.call.scores import check_score_type, check_score_weight
 from relgraph.labels import Labels
 from relgraph.nn.inputs import Inputs, Names
 from relgraph.nn.tables import NumLabels, RelationTables
-from relgraph.score import Compatibility, compatibility
+from relgraph.score import compatibility
 
 
 def check_score(score: Any, tables: RelationTables | None, heads: int, dim: int) -> Any:
@@ -24,20 +24,17 @@ def check_score(score: Any, tables: RelationTables | None, heads: int, dim: int)
 
 
 def check_score_fits(score: Any, kinds: Sequence[str], num_labels: NumLabels, heads: int, dim: int) -> Any:
-    """Return ``score``; raise unless it fits a layer of this many heads of this size.
-
-    Args:
-        score: the argument of the layer.
-        kinds: the kinds of its tables.
-        num_labels: R of each part; None without tables, or if it follows from a bank's features in each call.
-        heads: H.
-        dim: the size of a head.
-    """
+    """Return ``score``; raise unless it fits heads of this number and size, and tables of these kinds, R or any R."""
     check_score_type(score)
     how, sizes = compatibility(score), {"H": heads, "D": dim}
     if not how.replaces_dot:
         return score
-    weight = check_not_computed(how)
+    weight = check.floating("score.weight", how.weight)
+    if "weight" in vars(how) and weight.grad_fn is not None:  # a parametrized module computes it for each call
+        raise ValueError(
+            "score.weight must be a parameter, or a tensor without a graph, got a computed one, whose graph is gone "
+            "after the first backward: let torch.nn.utils.parametrize compute it"
+        )
     if how.additive and "query" in kinds:
         raise ValueError(f"tables must leave out 'query' with score=Additive, got {list(kinds)}")
     if how.by_label:
@@ -45,17 +42,6 @@ def check_score_fits(score: Any, kinds: Sequence[str], num_labels: NumLabels, he
         sizes["R"] = weight.shape[-3] if one is None else one
     check_score_weight(how, **sizes)
     return score
-
-
-def check_not_computed(score: Compatibility) -> Tensor:
-    """Return the weight of a layer's score; raise ValueError if it has a graph, which lasts for one backward."""
-    weight = check.floating("score.weight", score.weight)
-    if "weight" in vars(score) and weight.grad_fn is not None:  # a parametrized module computes it for each call
-        raise ValueError(
-            "score.weight must be a parameter, or a tensor without a graph, got a computed one, whose graph is gone "
-            "after the first backward: let torch.nn.utils.parametrize compute it"
-        )
-    return weight
 
 
 def check_one_label(what: str, num_labels: Any) -> int | None:

@@ -54,7 +54,7 @@ class _Stack(nn.Module):
         Args:
             stack: a :class:`~torch.nn.TransformerEncoder` for an encoder, a :class:`~torch.nn.TransformerDecoder` for a
                 decoder; with layers of torch that are ``batch_first=True``.
-            new_tables: as in :meth:`RelationEncoderLayer.from_plain() <relgraph.RelationEncoderLayer.from_plain>`.
+            new_tables: as in :meth:`~relgraph.RelationAttention.from_plain`.
             options: the keyword-only arguments of a layer, such as ``labeler``; every layer has a copy of an attention
                 that you pass.
 
@@ -63,9 +63,7 @@ class _Stack(nn.Module):
 
         Raises:
             TypeError: another kind of stack or layer, or an unknown option.
-            ValueError: layers that are not batch first or not all of one size, unknown ``new_tables``, or an error of
-                a layer's constructor.
-
+            ValueError: layers that are not all of one size, or an error of a layer's ``from_plain``.
         """
         kind = cls._layer_kind
         check_plain("stack", stack, cls._plain_kind, new_tables)

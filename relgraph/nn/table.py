@@ -49,7 +49,7 @@ class LabelTable(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, rows of more
-            than 2³¹ numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or with a bank,
+            than 2³¹ elements, names that are not R different strings, a frozen label outside ``[0, R)`` or with a bank,
             a ``device`` that does not exist, a ``dtype`` that parameters cannot have.
 
     Example:
@@ -91,7 +91,11 @@ class LabelTable(nn.Module):
         factory = check.parameter_place(device, dtype)
         self.num_labels, self.dim, self.heads = num_labels, dim, heads
         self.names = check_names("names", names, num_labels)
-        self.frozen = _check_frozen(frozen, num_labels, bank)
+        self.frozen = frozen
+        if frozen is not None:
+            if bank is not None or num_labels is None:
+                raise ValueError(f"frozen must be None for a table with a bank, which has no rows, got {frozen!r}")
+            check.integer("frozen", frozen, minimum=0, maximum=num_labels - 1)
         self.bank = bank
         rows = None
         if bank is None:
@@ -112,11 +116,6 @@ class LabelTable(nn.Module):
             nn.init.normal_(self.rows, std=self.dim**-0.5)
         self._clear_frozen()
 
-    def _zero(self) -> None:
-        """Let free rows begin at zero, where they change nothing and still learn."""
-        if self.rows is not None:
-            nn.init.zeros_(self.rows)
-
     def forward(self, features: Any = None) -> Tensor:
         """The rows of all labels.
 
@@ -130,7 +129,6 @@ class LabelTable(nn.Module):
         Raises:
             TypeError: the bank's output is not a Tensor.
             ValueError: features without a bank, a bank without features, or a bank's output of another shape.
-
         """
         if self.bank is not None:
             return self._rows_from_bank(self.bank, features)
@@ -299,11 +297,3 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
             key = f"{name}{'.' if name else ''}_extra_state"
             if key in state_dict:
                 module._check_saved_names(key, state_dict[key], name)
-
-
-def _check_frozen(frozen: Any, num_labels: int | None, bank: nn.Module | None) -> int | None:
-    if frozen is None:
-        return None
-    if bank is not None or num_labels is None:
-        raise ValueError(f"frozen must be None for a table with a bank, which has no rows, got {frozen!r}")
-    return check.integer("frozen", frozen, minimum=0, maximum=num_labels - 1)

@@ -114,7 +114,9 @@ class RelationTables(nn.Module):
         self.shared = check.boolean("shared", shared)
         self.dim = check.integer("dim", dim, minimum=1)
         self.kinds = check_kinds("kinds", kinds)
-        self.tied = check_tied("tied", tied, self.kinds)
+        self.tied = check.boolean("tied", tied)
+        if tied and not {"key", "value"} <= set(self.kinds):
+            raise ValueError(f"tied: tied tables must be of the kinds 'key' and 'value', got {list(self.kinds)}")
         self.per_head = self._check_per_head(per_head, heads)
         self.heads = heads if self.per_head else None
         sizes = self.num_labels if isinstance(self.num_labels, tuple) else (self.num_labels,)
@@ -147,9 +149,7 @@ class RelationTables(nn.Module):
             For a sum each entry is a tuple of tensors.
 
         Raises:
-            TypeError: a bank's output is not a Tensor.
-            ValueError: features without banks, banks without features, not one entry per part, or a bank's output of
-                another shape.
+            TypeError, ValueError: as a :class:`~relgraph.nn.LabelTable`; not one entry of features per part.
 
         Example:
             >>> tables = rg.RelationTables((5, 3), 16)                              # of a sum of two parts
@@ -180,21 +180,8 @@ class RelationTables(nn.Module):
             for table in self._parts(kind):
                 table.reset_parameters()
 
-    def fits(self, num_labels: int | tuple[int, ...]) -> bool:
-        """Whether labels with ``num_labels`` can look up these tables.
-
-        Args:
-            num_labels: R of the labels; for a sum a tuple, one number per part.
-
-        Returns:
-            True if the numbers agree; a table whose own number is None takes every number.
-
-        Raises:
-            TypeError: a number that is not an int.
-            ValueError: a number below 0, or an empty tuple.
-
-        """
-        check_num_labels(num_labels)
+    def _fits(self, num_labels: int | tuple[int, ...]) -> bool:
+        """Whether labels with ``num_labels`` can look up these tables; one whose own number is None takes every one."""
         if isinstance(self.num_labels, tuple) != isinstance(num_labels, tuple):
             return False
         mine, theirs = (n if isinstance(n, tuple) else (n,) for n in (self.num_labels, num_labels))
@@ -260,20 +247,14 @@ class RelationTables(nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments that the submodules do not show."""
-        return f"num_labels={self.num_labels}{self._options('kinds', 'tied')}"
+        return f"num_labels={self.num_labels}{self._options()}"
 
-    def _options(self, kinds: str, tied: str, *, per_head: bool = False) -> str:
-        """The arguments ``kinds``, ``per_head`` and ``tied`` unless they are defaults, by a layer's names of them.
-
-        Args:
-            kinds: what the layer calls the kinds of tables.
-            tied: what the layer calls tied tables.
-            per_head: the layer's default.
-        """
-        given = "" if self.kinds == ("key", "value") else f", {kinds}={self.kinds}"
+    def _options(self, *, per_head: bool = False) -> str:
+        """``kinds``, ``per_head`` and ``tied`` unless they are defaults; ``per_head`` is that of a layer."""
+        given = "" if self.kinds == ("key", "value") else f", kinds={self.kinds}"
         heads = self.per_head == self.kinds or self.per_head or False
         given += "" if heads == per_head else f", per_head={heads}"
-        return given + (f", {tied}=True" if self.tied else "")
+        return given + (", tied=True" if self.tied else "")
 
 
 def check_num_labels(num_labels: Any) -> int | tuple[int | None, ...] | None:
@@ -295,13 +276,6 @@ def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
     if not kinds or len(set(kinds)) != len(kinds):
         raise ValueError(f"{name} must hold different kinds of {list(KINDS)}, at least one, got {list(kinds)}")
     return tuple(kind for kind in KINDS if kind in kinds)
-
-
-def check_tied(name: str, tied: Any, kinds: tuple[str, ...]) -> bool:
-    """Return ``tied``; raise ValueError if it is True and the key or value table is missing."""
-    if check.boolean(name, tied) and not {"key", "value"} <= set(kinds):
-        raise ValueError(f"{name}: tied tables must be of the kinds 'key' and 'value', got {list(kinds)}")
-    return tied
 
 
 def check_given(tables: RelationTables, num_labels: Any, num_heads: int, head_dim: int) -> RelationTables:

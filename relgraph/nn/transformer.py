@@ -93,9 +93,6 @@ class RelationTransformer(nn.Module):
         torch.Size([2, 5, 16])
     """
 
-    encoder: RelationEncoder
-    decoder: RelationDecoder
-
     def __init__(
         self,
         d_model: int = 512,
@@ -118,13 +115,13 @@ class RelationTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        for name, size in (("d_model", d_model), ("nhead", nhead)):
-            check.integer(name, size, minimum=1)
+        check.integer("d_model", d_model, minimum=1)
+        check.integer("nhead", nhead, minimum=1)
         place = check_place(device, dtype, *(_attention_of(stack) for stack in (custom_encoder, custom_decoder)))
         rest: dict[str, Any] = {"dim_feedforward": dim_feedforward, "dropout": dropout, "activation": activation}
         rest |= {"norm_first": norm_first, **place}
-        for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
-            check_depth(name, depth)
+        check_depth("num_encoder_layers", num_encoder_layers)
+        check_depth("num_decoder_layers", num_decoder_layers)
         _check_labelers(labeler, target_labeler, memory_labeler)
         if custom_encoder is not None and custom_decoder is not None and labeler is not _DISTANCES:
             raise ValueError(
@@ -156,7 +153,7 @@ class RelationTransformer(nn.Module):
         _draw([stack for stack, given in sides if given is None])
 
     @classmethod
-    def from_plain(
+    def from_plain(  # noqa: D417
         cls,
         model: nn.Transformer,
         *,
@@ -172,11 +169,8 @@ class RelationTransformer(nn.Module):
 
         Args:
             model: a :class:`~torch.nn.Transformer` with ``batch_first=True`` and layers of torch.
-            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``model`` unchanged until training moves
-                the rows; ``"random"`` as in the constructor.
-            labeler: as in the constructor.
-            memory_labeler: as in the constructor.
-            target_labeler: as in the constructor.
+            new_tables: as in :meth:`~relgraph.RelationAttention.from_plain`.
+            labeler: this and all further arguments as in :class:`~relgraph.RelationTransformer`.
 
         Returns:
             The new model, with the device, dtype and training mode of ``model``.
@@ -197,7 +191,7 @@ class RelationTransformer(nn.Module):
         return made.train(model.training)
 
     @classmethod
-    def base(
+    def base(  # noqa: D417
         cls, *, labeler: Labeler | None = _DISTANCES, positions: Any = None, dropout: float = 0.1,
         num_encoder_layers: int = 6, num_decoder_layers: int = 6,
     ) -> Self:  # fmt: skip
@@ -206,11 +200,8 @@ class RelationTransformer(nn.Module):
         E = 512, 8 heads, 6 + 6 layers, feed-forward width 1024, dropout 0.1.
 
         Args:
-            labeler: makes the labels of source and target; None for no labels.
-            positions: absolute positions, as in the constructor: the paper compares with ``"sinusoidal"``.
-            dropout: probability in ``[0, 1)`` of dropout in training.
-            num_encoder_layers: depth of the encoder.
-            num_decoder_layers: depth of the decoder.
+            positions: the paper compares with ``"sinusoidal"``; this and all further arguments as in
+                :class:`~relgraph.RelationTransformer`.
 
         Returns:
             The model.
@@ -250,7 +241,7 @@ class RelationTransformer(nn.Module):
         E = 1024, 16 heads, 6 + 6 layers, feed-forward width 4096, dropout 0.3, as for English-German.
 
         Args:
-            labeler: this and all further arguments as in :meth:`~relgraph.RelationTransformer.base`.
+            positions: this and all further arguments as in :class:`~relgraph.RelationTransformer`.
 
         Returns:
             The model.

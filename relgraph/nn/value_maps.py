@@ -21,30 +21,13 @@ class ValueMaps(nn.Module):
     base is the identity; the others are drawn as in Glorot and Bengio 2010 and begin with coefficients of 0.
 
     Source: maps as in Busbridge et al. 2019 (RGAT); bases as in Schlichtkrull et al. 2018 (R-GCN), section 2.2.
-
-    Args:
-        num_labels: R.
-        dim: D_v, the size of a head.
-        heads: H, the number of query heads.
-        num_bases: K; None for free maps.
-        device: device of the maps.
-        dtype: floating type of the maps.
     """
 
     maps: nn.Parameter | None
     bases: nn.Parameter | None
     coefficients: nn.Parameter | None
 
-    def __init__(
-        self,
-        num_labels: int,
-        dim: int,
-        heads: int,
-        num_bases: int | None = None,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, num_labels: int, dim: int, heads: int, num_bases: int | None, factory: dict[str, Any]) -> None:
         super().__init__()
         self.num_labels, self.dim, self.heads, self.num_bases = num_labels, dim, heads, num_bases
         count = {"num_labels": num_labels} if num_bases is None else {"value_map": num_bases}
@@ -53,7 +36,6 @@ class ValueMaps(nn.Module):
         if num_bases is not None:
             check.parameter_size(num_labels=num_labels, value_map=num_bases)
             shapes = {"bases": (heads, num_bases, dim, dim), "coefficients": (num_labels, num_bases)}
-        factory = check.parameter_place(device, dtype)
         for name in ("maps", "bases", "coefficients"):
             parameter = nn.Parameter(torch.empty(shapes[name], **factory)) if name in shapes else None
             self.register_parameter(name, parameter)
@@ -90,10 +72,7 @@ class ValueMaps(nn.Module):
 def make_value_maps(
     value_map: Any, num_labels: Any, dim: int, heads: int, factory: dict[str, Any], name: str = "num_labels"
 ) -> ValueMaps | None:
-    """Make the maps that a layer's argument ``value_map`` asks for, or None; its tables have ``num_labels`` labels.
-
-    Errors call that number ``name``.
-    """
+    """The maps of ``num_labels`` labels that ``value_map`` asks for, or None; errors call that number ``name``."""
     if not isinstance(value_map, (bool, int)):
         raise TypeError(f"value_map must be a bool or the number of bases, an int, got {type(value_map).__name__}")
     if value_map is False:
@@ -107,4 +86,4 @@ def make_value_maps(
         )
     size = {"dim": heads * dim * dim} if value_map is True else {"value_map": value_map}
     check.parameter_size(**{name: num_labels, **size})
-    return ValueMaps(num_labels, dim, heads, None if value_map is True else value_map, **factory)
+    return ValueMaps(num_labels, dim, heads, None if value_map is True else value_map, factory)

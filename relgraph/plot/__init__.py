@@ -17,10 +17,9 @@ Files, in the order in which data meets them:
 - ``matrix``, ``tables``, ``mass``, ``sequence``, ``tree``, ``graph``: the pictures.
 - ``_weights``: attention weights, checked and averaged.
 - ``_codes``: labels as the matrix that is drawn.
-- ``_names``: label names, which of them are distances, and their order.
+- ``_names``: names and tokens as a picture writes them; which labels are distances, and their order.
 - ``_layout``: positions of nodes.
 - ``_colours``: a colour for each label.
-- ``_text``: names and tokens as a picture writes them.
 - ``_style``: colours, Axes, ticks and colour bars of all pictures.
 - ``_by_label``, ``_network``: one number per label; nodes and arrows.
 """

@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from relgraph.plot import _style
-from relgraph.plot._names import Naming
-from relgraph.plot._text import AS_IS, longest
+from relgraph.plot._names import AS_IS, Naming, longest
 
 HEADS_NAMED = 8
 MEAN = "mean of heads"

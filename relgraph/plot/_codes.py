@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
@@ -35,17 +34,9 @@ def one_part(labels: Any, names: Any, part: Any) -> tuple[Labels, Any]:
 def codes_of(labels: Labels, batch: int) -> np.ndarray:
     """``[N_q, N_k]``: ids, -1 without a label, -2 if a pair does not attend; the first of parallel edges counts."""
     codes = torch.full((labels.q_len, labels.k_len), NOT_ATTENDING)
-    query, key = _within_graphs(labels).nonzero().unbind(1)
+    within = torch.ones(labels.q_len, labels.k_len, dtype=torch.bool)
+    if labels.q_ptr is not None and labels.k_ptr is not None:
+        within = graph_of(labels.q_ptr, labels.q_len)[:, None] == graph_of(labels.k_ptr, labels.k_len)
+    query, key = within.nonzero().unbind(1)
     codes[query, key] = labels._codes_at(Pairs(torch.full_like(query, batch), query, key))
     return codes.numpy()
-
-
-def several_of(labels: Labels, batch: int) -> np.ndarray:
-    """``[N_q, N_k]``: whether a pair has more than one edge and each of them counts."""
-    return labels._several_at(batch).numpy()
-
-
-def _within_graphs(labels: Labels) -> Tensor:
-    if labels.q_ptr is None or labels.k_ptr is None:
-        return torch.ones(labels.q_len, labels.k_len, dtype=torch.bool)
-    return graph_of(labels.q_ptr, labels.q_len)[:, None] == graph_of(labels.k_ptr, labels.k_len)

@@ -14,8 +14,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.patches import Patch
 
 from relgraph.plot import _style
-from relgraph.plot._names import INVERSE, Naming
-from relgraph.plot._text import AS_IS
+from relgraph.plot._names import AS_IS, INVERSE, Naming
 
 FEW = 12
 LEGEND_LINE = 13.0  # points from one entry of a legend to the next
@@ -53,7 +52,8 @@ class LabelColours:
         size = _style.SMALL if self.scale != self.naming.distances and count * 9 > height >= count * 6 else 7.0
         most = 9 if self.naming.integers is not None else int(height / (1.3 * size))
         centre = self.naming.centre if self.scale == self.naming.distances else 0
-        at = _spread(count, most, centre)
+        every = max(-(-count // max(most, 1)), 1)
+        at = [place for place in range(count) if (place - centre) % every == 0]
         texts = self.naming.texts
         bar.set_ticks(at, labels=[texts[self.scale[place]] for place in at], fontsize=size, **AS_IS)
         bar.minorticks_off()
@@ -65,7 +65,9 @@ def label_colours(naming: Naming, present: Iterable[int], *, only_present: bool 
     shown = tuple(range(count)) if count <= FEW and not only_present else tuple(sorted(set(present)))
     colours = np.zeros((count, 4))
     if naming.distances:
-        colours[list(naming.distances)] = _diverging(naming)
+        # blue below distance 0, pale yellow at it, red above; both sides share one scale, by rank
+        rank = np.arange(len(naming.distances)) - naming.centre
+        colours[list(naming.distances)] = colormaps[_style.DISTANCES](0.5 + 0.44 * rank / max(abs(rank).max(), 1))
         rest = tuple(label for label in naming.rest if label in shown)
         _apart(colours, naming, rest, _style.BESIDE_DISTANCES)
         near = tuple(label for label in naming.distances if label in shown)
@@ -79,13 +81,6 @@ def label_colours(naming: Naming, present: Iterable[int], *, only_present: bool 
     return LabelColours(naming, colours, (), shown)
 
 
-def _diverging(naming: Naming) -> _style.Colours:
-    """Blue below distance 0, pale yellow at it, red above; both sides share one scale, by rank."""
-    rank = np.arange(len(naming.distances)) - naming.centre
-    reach = max(int(abs(rank).max()), 1)
-    return colormaps[_style.DISTANCES](0.5 + 0.44 * rank / reach)
-
-
 def _apart(colours: _style.Colours, naming: Naming, shown: Sequence[int], palette: _style.Colours) -> None:
     """A separate colour for each name; an inverse is a lighter shade of the name that it inverts."""
     bases = list(dict.fromkeys(naming.base(label) for label in shown))
@@ -93,9 +88,3 @@ def _apart(colours: _style.Colours, naming: Naming, shown: Sequence[int], palett
     for label in shown:
         colour = chosen[bases.index(naming.base(label))]
         colours[label] = _style.lighter(colour) if naming.names[label].endswith(INVERSE) else colour
-
-
-def _spread(count: int, most: int, centre: int) -> list[int]:
-    """Every n-th of ``count`` places, ``centre`` among them; n leaves about ``most``."""
-    every = max(-(-count // max(most, 1)), 1)
-    return [place for place in range(count) if (place - centre) % every == 0]

@@ -39,14 +39,9 @@ def graph_layout(graph: Graph) -> np.ndarray:
     circle, spectral = nx.circular_layout(undirected), nx.spectral_layout(undirected)
     start = {node: spectral[node] + 0.1 * circle[node] for node in undirected}
     place = nx.kamada_kawai_layout(undirected, dist=wanted, pos=start)
-    return _longer_side_across(torch.from_numpy(np.stack([place[node] for node in undirected]))).numpy()
-
-
-def _longer_side_across(place: Tensor) -> Tensor:
-    """Turn the picture so that its longer side is horizontal."""
-    place = place - place.mean(0)
-    _, across = torch.linalg.eigh(place.T @ place)
-    return place @ across.flip(1)
+    places = torch.from_numpy(np.stack([place[node] for node in undirected]))
+    places = places - places.mean(0)
+    return (places @ torch.linalg.eigh(places.T @ places)[1].flip(1)).numpy()  # the longer side is horizontal
 
 
 def tree_layout(parents: np.ndarray) -> np.ndarray:

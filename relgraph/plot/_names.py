@@ -1,8 +1,9 @@
-"""The names of labels for a picture: which of them are distances, and the order of labels."""
+"""Names and tokens as pictures write them; which labels are distances, and their order."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,10 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.plot._text import written
+
+LABEL, NODE = 32, 16  # characters of a label or token at an axis or in a legend, and of a name at a node or in a title
+AS_IS: dict[str, Any] = {"parse_math": False}  # a dollar sign does not begin a formula
+_NOT_WRITTEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, ends of lines and paragraphs
 
 INVERSE = "⁻¹"
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
@@ -117,3 +121,23 @@ def _distance(name: str) -> tuple[float, int] | None:
     """The lower end of the distances in a name, and on which side of it they are; None if it is not a distance."""
     match = _DISTANCE.fullmatch(name)
     return None if match is None else (float(match["low"]), _SIDES[match["side"]])
+
+
+def written(name: str, most: int = LABEL) -> str:
+    """``name`` with escapes for control characters, shortened in the middle if it is longer than ``most``."""
+    escaped = {one: one.encode("unicode_escape").decode() for one in name if unicodedata.category(one) in _NOT_WRITTEN}
+    text = "".join(escaped.get(letter, letter) for letter in name)
+    if len(text) <= most:
+        return text
+    behind = (most - 1) // 2
+    return f"{text[: most - 1 - behind]}…{text[-behind:]}"
+
+
+def columns(text: str) -> int:
+    """How wide a text is, in letters of common width; letters of East Asian scripts count two."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def longest(texts: Sequence[str]) -> int:
+    """The width of the widest text."""
+    return max(map(columns, texts), default=0)

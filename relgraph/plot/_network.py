@@ -16,7 +16,7 @@ from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_graph
 from relgraph.graphs import Graph
 from relgraph.plot import _style
-from relgraph.plot._text import AS_IS, NODE, columns, longest, written
+from relgraph.plot._names import AS_IS, NODE, columns, longest, written
 
 ARROWS = 300
 NAMES = 80
@@ -78,17 +78,11 @@ def draw_arrows(ax: Axes, pos: np.ndarray, arrows: Sequence[Arrow], colours: Seq
 
 
 def draw_nodes(
-    ax: Axes,
-    pos: np.ndarray,
-    shade: np.ndarray,
-    names: Sequence[str],
-    query: int | None,
-    leaves: np.ndarray | None = None,
+    ax: Axes, pos: np.ndarray, shade: np.ndarray, names: Sequence[str], query: int | None, leaves: Any = None
 ) -> None:
     """Nodes as dots, darker the more attention; the query in a ring and named in the title.
 
-    Short names are inside the nodes, others below. Names of ``leaves`` (bool ``[N]``, nodes with nothing below them)
-    are vertical if there is no room to the sides.
+    Short names are inside the nodes, others below; those of ``leaves``, bool ``[N]``, vertical if there is no room.
     """
     radius = node_radius(ax, pos)
     norm, texts = _style.from_zero(shade), [written(name, NODE) for name in names]
@@ -140,13 +134,7 @@ def frame(ax: Axes, pos: np.ndarray, aspect: Any) -> None:
 
 
 def _write_names(
-    ax: Axes,
-    pos: np.ndarray,
-    share: np.ndarray,
-    texts: Sequence[str],
-    radius: float,
-    query: int | None,
-    leaves: np.ndarray | None,
+    ax: Axes, pos: np.ndarray, share: np.ndarray, texts: Sequence[str], radius: float, query: int | None, leaves: Any
 ) -> None:
     """Write names inside the dots, or below them if they do not overlap: the query's first, then by attention."""
     if longest(texts) <= max(int(radius / 3.2), 1):

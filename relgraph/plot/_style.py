@@ -14,7 +14,7 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Normalize, to_rgba_array
 from matplotlib.ticker import MaxNLocator
 
-from relgraph.plot._text import AS_IS, longest
+from relgraph.plot._names import AS_IS, longest
 
 Colours = np.ndarray  # [n, 4], floats from 0 to 1
 
@@ -97,10 +97,7 @@ def text_colour(background: Any) -> str:
 
 
 def name_ticks(ax: Axes, which: str, places: Sequence[float], names: Sequence[str], points: float) -> None:
-    """Names at ticks of an axis of this length in points, sized not to overlap; only every n-th if all do not fit.
-
-    ``which`` axis is ``"x"`` or ``"y"``.
-    """
+    """Names at ticks of an axis of this length in points, sized not to overlap; only every n-th if all do not fit."""
     count = max(len(names), 1)
     each = points / count
     flat = which == "y" or longest(names) * 0.62 * LARGE < 0.9 * each
@@ -128,14 +125,6 @@ def position_ticks(ax: Axes, which: str, count: int) -> None:
 def whole_numbers() -> MaxNLocator:
     """Ticks at round integers."""
     return MaxNLocator(nbins=9, integer=True, steps=[1, 2, 4, 5, 8, 10])
-
-
-def cell_grid(ax: Axes, rows: int, columns: int) -> None:
-    """Thin lines between the cells of a small matrix."""
-    ax.set_xticks(np.arange(0.5, columns - 1), minor=True)
-    ax.set_yticks(np.arange(0.5, rows - 1), minor=True)
-    ax.grid(which="minor", color="#e8e8e8", linewidth=0.8)
-    ax.tick_params(which="minor", length=0)
 
 
 def colour_bar(ax: Axes, mappable: ScalarMappable, title: str, top: float = 1.0, **options: Any) -> Colorbar:

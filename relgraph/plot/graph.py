@@ -13,11 +13,10 @@ from relgraph.labels import Labels
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED
 from relgraph.plot import _style
 from relgraph.plot._codes import codes_of, one_part
-from relgraph.plot._colours import LabelColours, label_colours
+from relgraph.plot._colours import label_colours
 from relgraph.plot._layout import given_positions, graph_layout
-from relgraph.plot._names import naming
+from relgraph.plot._names import NODE, longest, naming
 from relgraph.plot._network import NAMES, Arrow, draw_arrows, draw_lines, draw_nodes, frame, read_graph, strongest
-from relgraph.plot._text import NODE, longest
 from relgraph.plot._weights import named_nodes, node_weights, query_node
 
 
@@ -81,15 +80,20 @@ def attention_graph(
     query = query_node(query, nodes, read.num_nodes)
     shown = named_nodes(node_names, nodes, read.num_nodes)
     place = graph_layout(read) if pos is None else given_positions(pos, nodes, read.num_nodes)
-    codes = None if labels is None else _codes(labels, read.num_nodes)
     arrows = strongest(_arrows(values, read.edge_index.T.tolist(), query))
-    colours = None if codes is None else _colours(arrows, codes, labels, names)
+    known, ids, colours = None, [], [_style.ARROW] * len(arrows)
+    if labels is not None:
+        codes = _codes(labels, read.num_nodes)
+        ids = [int(codes[arrow.query, arrow.key]) for arrow in arrows]
+        count: Any = labels.num_labels
+        known = label_colours(naming(names, count), set(ids) - {UNLABELED, NOT_ATTENDING}, only_present=True)
+        colours = [known.colours[one] if one >= 0 else _style.PLAIN for one in ids]
     ax = _style.axes_or_new(ax, *_size(place, shown))
     frame(ax, place, "equal")
     draw_lines(ax, place, read.edge_index.numpy())
-    draw_arrows(ax, place, arrows, [_colour(arrow, codes, colours) for arrow in arrows])
-    if colours is not None:
-        colours.explain(ax, _state_handles(arrows, codes))
+    draw_arrows(ax, place, arrows, colours)
+    if known is not None:
+        known.explain(ax, [Patch(facecolor=_style.PLAIN, label="no label")] if any(one < 0 for one in ids) else [])
     shade = values.mean(0) if query is None else values[query]
     draw_nodes(ax, place, shade, shown, query)
     return _style.inside(ax)
@@ -122,21 +126,3 @@ def _codes(labels: Any, nodes: int) -> np.ndarray:
     if (one.q_len, one.k_len) != (nodes, nodes) or one.batch_size != 1:
         raise ValueError(f"labels must be of the graph's {nodes} nodes, got {one!r}")
     return codes_of(one, 0)
-
-
-def _colours(arrows: list[Arrow], codes: np.ndarray, labels: Any, names: Any) -> LabelColours:
-    drawn = {int(codes[arrow.query, arrow.key]) for arrow in arrows} - {UNLABELED, NOT_ATTENDING}
-    return label_colours(naming(names, labels.num_labels), drawn, only_present=True)
-
-
-def _colour(arrow: Arrow, codes: np.ndarray | None, colours: LabelColours | None) -> Any:
-    if codes is None or colours is None:
-        return _style.ARROW
-    label = int(codes[arrow.query, arrow.key])
-    return colours.colours[label] if label >= 0 else _style.PLAIN
-
-
-def _state_handles(arrows: list[Arrow], codes: np.ndarray | None) -> list[Any]:
-    if codes is None or all(codes[arrow.query, arrow.key] >= 0 for arrow in arrows):
-        return []
-    return [Patch(facecolor=_style.PLAIN, label="no label")]

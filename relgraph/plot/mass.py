@@ -14,8 +14,7 @@ from relgraph.arguments.brief import shown
 from relgraph.functional.attention import AttentionAux
 from relgraph.plot import _style
 from relgraph.plot._by_label import draw_by_label, size_by_label
-from relgraph.plot._names import Naming, names_of_part, naming
-from relgraph.plot._text import AS_IS, longest, written
+from relgraph.plot._names import AS_IS, Naming, longest, names_of_part, naming, written
 from relgraph.plot._weights import finite_values, non_negative
 
 

@@ -16,10 +16,9 @@ from relgraph.arguments import check
 from relgraph.labels import Labels
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED
 from relgraph.plot import _style
-from relgraph.plot._codes import codes_of, one_part, several_of
+from relgraph.plot._codes import codes_of, one_part
 from relgraph.plot._colours import LEGEND_LINE, LabelColours, label_colours
-from relgraph.plot._names import naming, strings
-from relgraph.plot._text import AS_IS, longest, written
+from relgraph.plot._names import AS_IS, longest, naming, strings, written
 
 GRID_UP_TO = 32
 RARE = 0.04  # of the pairs; labels with fewer would be invisible if a cell is only a point
@@ -77,7 +76,7 @@ def label_matrix(
     if one.q_len == 0 or one.k_len == 0:
         raise ValueError(f"labels must cover at least one pair, got {one!r}")
     known = naming(names, one.num_labels)
-    codes, several = codes_of(one, batch), several_of(one, batch)
+    codes, several = codes_of(one, batch), one._several_at(batch).numpy()
     query_tokens, key_tokens = both_tokens(tokens, one.q_len, one.k_len)
     colours = label_colours(known, np.unique(codes[codes >= 0]).tolist())
     width, height = _size(one.q_len, one.k_len, colours)
@@ -87,7 +86,10 @@ def label_matrix(
     _draw_borders(ax, one)
     _enlarge(ax, codes, colours)
     ids_shown = _write_cells(ax, codes, several, colours)
-    _dots(ax, several)
+    if several.any():
+        i, j = np.nonzero(several)
+        size = float(np.clip(0.25 * min(_style.room(ax)) / max(several.shape), 0.8, 6.0))
+        ax.plot(j, i, "o", color="black", markersize=size, markeredgewidth=0, zorder=4)
     pair_axes(ax, one.q_len, one.k_len, query_tokens, key_tokens)
     colours.explain(ax, _state_handles(codes, several), show_ids=ids_shown)
     return _style.inside(ax)
@@ -135,7 +137,10 @@ def pair_axes(ax: Axes, rows: int, columns: int, row_names: Any, column_names: A
     ax.set_xlabel("key")
     ax.set_ylabel("query")
     if max(rows, columns) <= GRID_UP_TO:
-        _style.cell_grid(ax, rows, columns)
+        ax.set_xticks(np.arange(0.5, columns - 1), minor=True)
+        ax.set_yticks(np.arange(0.5, rows - 1), minor=True)
+        ax.grid(which="minor", color="#e8e8e8", linewidth=0.8)
+        ax.tick_params(which="minor", length=0)
 
 
 def matrix_aspect(rows: int, columns: int) -> Any:
@@ -210,13 +215,6 @@ def _write_cells(ax: Axes, codes: np.ndarray, several: np.ndarray, colours: Labe
             color=_style.text_colour(colours.colours[label]), **AS_IS,
         )  # fmt: skip
     return as_ids
-
-
-def _dots(ax: Axes, several: np.ndarray) -> None:
-    if several.any():
-        i, j = np.nonzero(several)
-        size = float(np.clip(0.25 * min(_style.room(ax)) / max(several.shape), 0.8, 6.0))
-        ax.plot(j, i, "o", color="black", markersize=size, markeredgewidth=0, zorder=4)
 
 
 def _state_handles(codes: np.ndarray, several: np.ndarray) -> list[Any]:

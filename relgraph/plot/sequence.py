@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from relgraph.plot import _style
-from relgraph.plot._text import NODE, written
+from relgraph.plot._names import NODE, written
 from relgraph.plot._weights import pair_weights, query_row
 from relgraph.plot.matrix import both_tokens, matrix_aspect, matrix_side, pair_axes, token_texts
 
@@ -25,8 +25,7 @@ def attention_tokens(
 
     Args:
         weights: a Tensor ``[N_q, N_k]``, or ``[H, N_q, N_k]``, which is averaged over heads.
-        tokens: a string per position, or an object for ``str``; if queries are not the keys, a tuple ``(query tokens,
-            key tokens)``. None for numbers.
+        tokens: as in :func:`~relgraph.plot.label_matrix`; None for numbers.
         query: draw only the attention of this position.
         ax: the Axes to draw on; a new figure by default.
 
@@ -59,21 +58,16 @@ def attention_tokens(
     width, height = matrix_side(rows, columns)
     left, below = (_style.margin(token_texts(side)) for side in (query_tokens, key_tokens))
     ax = _style.axes_or_new(ax, width + 1.8 + left, height + 0.9 + below)
-    cells, extent = _largest(values)
+    down, right = (-(-length // CELLS) for length in values.shape)
+    cells = np.maximum.reduceat(values, np.arange(0, rows, down), 0)  # at most 400 rows and columns
+    cells = np.maximum.reduceat(cells, np.arange(0, columns, right), 1)
+    extent = (-0.5, cells.shape[1] * right - 0.5, cells.shape[0] * down - 0.5, -0.5)
     norm = _style.from_zero(values)
     image = ax.imshow(cells, cmap=_style.SHADES, norm=norm, interpolation="nearest", extent=extent)
     ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), aspect=matrix_aspect(rows, columns))
     pair_axes(ax, rows, columns, query_tokens, key_tokens)
     _style.colour_bar(ax, image, "attention")
     return _style.inside(ax)
-
-
-def _largest(values: np.ndarray) -> tuple[np.ndarray, tuple[float, float, float, float]]:
-    """At most 400 rows and columns, and their extent; a longer matrix gives the largest weight in each block."""
-    down, right = (-(-length // CELLS) for length in values.shape)
-    values = np.maximum.reduceat(values, np.arange(0, values.shape[0], down), 0)
-    values = np.maximum.reduceat(values, np.arange(0, values.shape[1], right), 1)
-    return values, (-0.5, values.shape[1] * right - 0.5, values.shape[0] * down - 0.5, -0.5)
 
 
 def _bars(values: np.ndarray, tokens: tuple[str, ...] | None, name: str, here: int | None, ax: Any) -> Axes:

@@ -57,7 +57,7 @@ def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | No
     return _style.inside(ax)
 
 
-def table_similarity(
+def table_similarity(  # noqa: D417
     table: Any, names: Sequence[Any] | None = None, *, head: int | None = None, ax: Axes | None = None
 ) -> Axes:
     """Draw the cosine between every two rows of a table, on a scale from -1 to 1.
@@ -66,11 +66,8 @@ def table_similarity(
     that is zero has no direction and is hatched.
 
     Args:
-        table: a :class:`~relgraph.nn.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
-            ``[H, R, D]``.
-        names: one per label, by default the table's, or else the ids.
+        table: vectors; this and all further arguments as in :func:`~relgraph.plot.table_norms`.
         head: which head's rows, if the table has rows per head; by default the mean of all heads' cosines.
-        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.
@@ -95,7 +92,10 @@ def table_similarity(
             raise ValueError(f"head must be left out for rows that all heads share, got {head}")
         rows = rows[check.integer("head", head, minimum=0, maximum=rows.shape[0] - 1)]
     known = naming(names, rows.shape[-2])
-    cosines = _cosines(rows)[np.ix_(known.order, known.order)]
+    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
+    unit = rows / np.where(norms > 0, norms, np.nan)  # the cosines of a row that is zero in any head are NaN
+    cosines = np.clip(unit @ np.swapaxes(unit, -1, -2), -1, 1)
+    cosines = (cosines if rows.ndim == 2 else cosines.mean(0))[np.ix_(known.order, known.order)]
     side = float(np.clip(0.3 * len(cosines), 2.6, 6.0))
     more = 0.0 if known.integers is not None and not known.rest else _style.margin(known.texts)
     ax = _style.axes_or_new(ax, side + 1.6 + more, side + 0.8 + more)
@@ -115,14 +115,6 @@ def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:
     rows = finite_values("table", table() if own else table, (1, 2, 3), "[R, D], [H, R, D] or [R]")
     names = table.names if own and names is None else names
     return rows, names, table.dim is None if own else rows.ndim == 1
-
-
-def _cosines(rows: np.ndarray) -> np.ndarray:
-    """Cosines ``[R, R]``, the mean over heads; NaN for a row that is zero in any head."""
-    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
-    unit = rows / np.where(norms > 0, norms, np.nan)
-    cosines = np.clip(unit @ np.swapaxes(unit, -1, -2), -1, 1)
-    return cosines if rows.ndim == 2 else cosines.mean(0)
 
 
 def _draw_cosines(ax: Axes, cosines: np.ndarray, known: Naming) -> None:

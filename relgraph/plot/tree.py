@@ -10,14 +10,14 @@ from matplotlib.axes import Axes
 
 from relgraph.plot import _style
 from relgraph.plot._layout import tree_layout
+from relgraph.plot._names import NODE, longest
 from relgraph.plot._network import Arrow, draw_arrows, draw_lines, draw_nodes, frame, read_graph, scale, strongest
-from relgraph.plot._text import NODE, longest
 from relgraph.plot._weights import named_nodes, node_weights, query_node
 
 RISE = 32.0  # points by which an arrow leaves the straight line
 
 
-def attention_tree(
+def attention_tree(  # noqa: D417
     weights: Any,
     tree: Any,
     *,
@@ -29,17 +29,13 @@ def attention_tree(
 
     Without ``query``, a darker node receives more attention, in the mean over all queries. With ``query``, shades and
     bent arrows show the attention of that node, which has a ring. Arrows lead from key to query; a node's attention to
-    itself shows only as its shade. Arrows below 2 % of the strongest are not drawn.
+    itself shows only as its shade. Arrows below 2 % of the strongest are not drawn. Names of leaves are vertical if
+    there is no room.
 
     Args:
-        weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.
+        weights: this and all further arguments as in :func:`~relgraph.plot.attention_graph`.
         tree: a :class:`~relgraph.Graph` with edges from parent to child, or a networkx graph of that kind whose nodes
             are numbered in its own order. Several trees are drawn side by side.
-        query: the node whose attention is drawn: its number, or a node of a networkx graph that is not an int.
-        node_names: a string per node, or an object for ``str``; by default the nodes of a networkx graph, or else
-            numbers. If there are more than 80 nodes, no names are drawn. Names of leaves are vertical if there is no
-            room. If names would overlap, those of the nodes with less attention are left out.
-        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.

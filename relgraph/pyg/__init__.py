@@ -21,7 +21,7 @@ Files, in the order in which data meets them:
 - ``transforms``, ``stored``: labels stored with the data.
 - ``adjacency``, ``self_loops``: nodes and edges in any of PyG's forms, checked.
 - ``messages``: scores and values edge by edge, for explainers and hooks.
-- ``options``: checks of constructors; ``edge_layer``: what ``conv`` and ``hetero`` share.
+- ``edge_layer``: what ``conv`` and ``hetero`` share.
 - ``conv``, ``hetero``, ``global_attention``: one layer each.
 - ``convert``: from PyG's TransformerConv and GATv2Conv.
 - ``record``: how ``record_attention`` records ``conv`` and ``hetero``.

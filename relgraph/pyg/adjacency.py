@@ -60,13 +60,9 @@ def check_nodes(name: str, nodes: Any, width: int, weight: Tensor | None = None)
 
 
 def read_edges(
-    edge_index: Any,
-    edge_type: Any,
-    edge_attr: Any,
-    sizes: tuple[int, int],
-    num_relations: int | None,
+    edge_index: Any, edge_type: Any, edge_attr: Any, sizes: tuple[int, int], num_relations: int | None,
     edge_dim: int | None,
-) -> Edges:
+) -> Edges:  # fmt: skip
     """Check the edges that a layer was called with."""
     known = None
     if type(edge_index) is Tensor and edge_index.layout is torch.strided:
@@ -74,9 +70,9 @@ def read_edges(
     elif isinstance(edge_index, Labels):
         known = _check_labels(edge_index, edge_type, sizes, num_relations)
     elif isinstance(edge_index, SparseTensor) or (isinstance(edge_index, Tensor) and is_sparse(edge_index)):
-        edge_index, edge_type, edge_attr = _from_sparse(
-            edge_index, edge_type, edge_attr, sizes, num_relations, edge_dim
-        )
+        _check_size("a sparse adjacency", (edge_index.size(1), edge_index.size(0)), sizes)
+        takes = num_relations is not None, edge_dim is not None
+        edge_index, edge_type, edge_attr = _from_sparse(edge_index, edge_type, edge_attr, *takes)
     if known is None:
         index, ids = _check_edges(edge_index, edge_type, sizes, num_relations)
     else:
@@ -146,20 +142,14 @@ def _check_labels(labels: Labels, edge_type: Any, sizes: tuple[int, int], num_re
 
 
 def _from_sparse(
-    adjacency: Any,
-    edge_type: Any,
-    edge_attr: Any,
-    sizes: tuple[int, int],
-    num_relations: int | None,
-    edge_dim: int | None,
+    adjacency: Any, edge_type: Any, edge_attr: Any, takes_types: bool, takes_features: bool
 ) -> tuple[Tensor, Any, Any]:
     """Edges of a sparse adjacency with targets as rows; its values serve as relations or features if none are given."""
-    _check_size("a sparse adjacency", (adjacency.size(1), adjacency.size(0)), sizes)
     (target, source), values = to_edge_index(adjacency)
     if values is not None and values.is_floating_point():
-        if edge_attr is None and edge_dim is not None:
+        if edge_attr is None and takes_features:
             edge_attr = values if values.dim() == 2 else values[:, None]
-    elif edge_type is None and num_relations is not None:
+    elif edge_type is None and takes_types:
         edge_type = values
     return torch.stack([source, target]), edge_type, edge_attr
 

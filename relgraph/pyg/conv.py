@@ -21,13 +21,10 @@ from relgraph.labels import EdgeLabels
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 from relgraph.pyg.data import parts_of
-from relgraph.pyg.edge_layer import EdgeLayer
+from relgraph.pyg.edge_layer import EdgeLayer, check_propagation, check_some, check_tied_projections, check_widths
 from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
-from relgraph.pyg.options import check_propagation, check_some, check_tied_projections, check_widths
 from relgraph.pyg.self_loops import SelfLoops, check_self_loops
 from relgraph.score import Score
-
-_OVERRIDABLE = ("message", "aggregate", "update")
 
 
 class RelationConv(EdgeLayer, MessagePassing):
@@ -105,15 +102,7 @@ class RelationConv(EdgeLayer, MessagePassing):
         torch.Size([3, 32])
     """
 
-    _alpha: OptTensor
-    lin_value: Linear | None
-    lin_query: Linear | None
-    lin_skip: Linear | None
-    lin_beta: Linear | None
-    lin_edge: Linear | None
-    lin_edge_value: Linear | None
     out_bias: nn.Parameter | None
-    self_loops: SelfLoops | None
 
     def __init__(
         self,
@@ -190,10 +179,7 @@ class RelationConv(EdgeLayer, MessagePassing):
             )
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters again, also those of a score that has ``reset_parameters``.
-
-        Shared tables keep their rows, as other layers may have them.
-        """
+        """Initialize all parameters again, but not shared tables, which other layers may have."""
         super().reset_parameters()
         if self.out_bias is not None:
             nn.init.zeros_(self.out_bias)
@@ -262,9 +248,6 @@ class RelationConv(EdgeLayer, MessagePassing):
             )  # fmt: skip
             alpha, self._alpha = self._alpha, None
         out = self._with_root(out.flatten(1) if self.concat else out.mean(1), x_dst)
-        bias = self.out_bias
-        if bias is not None:
-            out = out + bias
         if not wanted:
             return out
         assert alpha is not None
@@ -305,9 +288,7 @@ class RelationConv(EdgeLayer, MessagePassing):
             0.0 if edge_attr is None or lin is None else lin(edge_attr).view(-1, self.heads, self.out_channels)
             for lin in (to_key, to_value)
         )
-        scores, values = scores_and_values(
-            query_i, key_j, value_j, edge_type, self.tables, self.score, self.value_map, edge_key, edge_value
-        )
+        scores, values = scores_and_values(self, query_i, key_j, value_j, edge_type, edge_key, edge_value)
         alpha = softmax(scores, index, ptr, size_i)
         self._alpha = alpha
         return (values * dropout(alpha, self.dropout, self.training)[..., None]).to(value_j.dtype)
@@ -356,17 +337,15 @@ class RelationConv(EdgeLayer, MessagePassing):
     def _can_fuse(self) -> bool:
         """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
-        changed = type(self) is not RelationConv and self._overrides()
+        changed = type(self) is not RelationConv and any(
+            getattr(type(self), name) is not getattr(RelationConv, name) for name in ("message", "aggregate", "update")
+        )
         return plain and not (changed or followed(self) or in_func_transform())
 
-    def _overrides(self) -> bool:
-        """Whether this is a subclass that overrides the message() path."""
-        return any(getattr(type(self), x) is not getattr(RelationConv, x) for x in _OVERRIDABLE)
-
     def _with_root(self, out: Tensor, x: Tensor) -> Tensor:
-        skip = self.lin_skip
+        skip, bias = self.lin_skip, self.out_bias
         if skip is None:
-            return out
+            return out if bias is None else out + bias  # a layer with a root term has no bias of its own
         root = skip(x)
         if self.lin_beta is None:
             return out + root

@@ -64,17 +64,11 @@ def from_transformer_conv(
         tables=tables, tie_projections=("edge",), flow=conv.flow, aggr=conv.aggr,
         decomposed_layers=conv.decomposed_layers, **kwargs,
     ).to(weight.device, weight.dtype)  # fmt: skip
-    with torch.no_grad():
-        for name in ("lin_key", "lin_query", "lin_value", "lin_skip", "lin_beta", "lin_edge"):
-            mine, theirs = getattr(made, name), getattr(conv, name)
-            if mine is not None:
-                mine.load_state_dict(theirs.state_dict())
-        if edge_types:
-            _copy_types(conv, made)
-    return made.train(conv.training)
+    same = ("lin_key", "lin_query", "lin_value", "lin_skip", "lin_beta", "lin_edge")
+    return _with_weights(made, conv, dict(zip(same, same, strict=True)), edge_types)
 
 
-def from_gatv2_conv(
+def from_gatv2_conv(  # noqa: D417
     conv: GATv2Conv, *, edge_types: bool = False, names: Sequence[str] | None = None, **kwargs: Any
 ) -> RelationConv:
     """A :class:`~relgraph.pyg.RelationConv` with the output of ``conv``, and copies of its weights.
@@ -87,19 +81,15 @@ def from_gatv2_conv(
 
     Args:
         conv: the layer; a lazy one after its first call.
-        edge_types: whether ``conv`` reads edge types as one-hot ``edge_attr``. If so, the columns of its projection
-            become the rows of a key table, the new layer takes ``edge_type``, and self-loops that ``conv`` adds must
-            have ``fill_value=0``, that is, no type. If not, the new layer takes ``edge_attr`` as before.
-        names: the names of the types, saved with the table; only with ``edge_types``.
-        kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``impl``.
+        edge_types: this and all further arguments as in :func:`~relgraph.pyg.from_transformer_conv`, but the columns
+            become rows of a key table, and self-loops that ``conv`` adds must have ``fill_value=0``, that is, no type.
 
     Returns:
         The new layer, with the device, dtype and training mode of ``conv``.
 
     Raises:
         TypeError: not a GATv2Conv, or an option that RelationConv does not have.
-        ValueError: a lazy layer before its first call, ``edge_types`` of a layer without ``edge_dim``, a negative slope
-            below 0, or an ``aggr`` that may hold weights.
+        ValueError: as in :func:`~relgraph.pyg.from_transformer_conv`, or a negative slope below 0.
         NotImplementedError: ``decomposed_layers`` other than 1; ``edge_types`` of a layer whose self-loops are not
             filled with 0.
 
@@ -133,10 +123,6 @@ def from_gatv2_conv(
         decomposed_layers=conv.decomposed_layers, **kwargs,
     ).to(attention.device, attention.dtype)  # fmt: skip
     with torch.no_grad():
-        for name, old in (("lin_key", "lin_l"), ("lin_query", "lin_r"), ("lin_edge", "lin_edge")):
-            mine, theirs = getattr(made, name), getattr(conv, old)
-            if mine is not None:
-                mine.load_state_dict(theirs.state_dict())
         if made.lin_skip is not None:
             assert conv.res is not None
             made.lin_skip.weight.copy_(conv.res.weight)
@@ -145,9 +131,7 @@ def from_gatv2_conv(
         if made.out_bias is not None:
             assert conv.bias is not None
             made.out_bias.copy_(conv.bias)
-        if edge_types:
-            _copy_types(conv, made)
-    return made.train(conv.training)
+    return _with_weights(made, conv, {"lin_key": "lin_l", "lin_query": "lin_r", "lin_edge": "lin_edge"}, edge_types)
 
 
 def _tables_of(
@@ -169,9 +153,16 @@ def _tables_of(
     return RelationTables(conv.edge_dim, conv.out_channels, conv.heads, **options)
 
 
-def _copy_types(conv: TransformerConv | GATv2Conv, made: RelationConv) -> None:
-    """Make the columns of a projection of one-hot types the rows of the key table."""
-    assert made.tables is not None
-    assert conv.lin_edge is not None
-    columns = conv.lin_edge.weight.unflatten(0, (conv.heads, conv.out_channels))
-    made.tables.key.rows.copy_(columns.transpose(1, 2))  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue, reportCallIssue]
+def _with_weights(
+    made: RelationConv, conv: TransformerConv | GATv2Conv, theirs: dict[str, str], edge_types: bool
+) -> RelationConv:
+    """The new layer with the projections of ``conv``, named by ``theirs``; those of one-hot types become key rows."""
+    for name, their in theirs.items():
+        if getattr(made, name) is not None:
+            getattr(made, name).load_state_dict(getattr(conv, their).state_dict())
+    if edge_types:
+        assert conv.lin_edge is not None
+        columns = conv.lin_edge.weight.detach().unflatten(0, (conv.heads, conv.out_channels))
+        with torch.no_grad():
+            made.tables.key.rows.copy_(columns.transpose(1, 2))
+    return made.train(conv.training)

@@ -105,12 +105,9 @@ def check_data(data: Any) -> Data:
 
 
 def parts_of(data: Data, given: dict[str, Any], wanted: dict[str, Any]) -> tuple[Any, ...]:
-    """``x``, and the attributes by the names of ``given``, None for those that a layer does not read.
+    """``x``, and the attributes named like the arguments ``given``, which must be None.
 
-    Args:
-        data: what a layer was called with.
-        given: its other arguments by name, which must be None.
-        wanted: the option that makes the layer read an attribute, None if it does not; others are always read.
+    An attribute whose option in ``wanted`` is None is not read, and is None here.
     """
     if any(value is not None for value in given.values()):
         names = " and ".join(", ".join(given).rsplit(", ", 1))

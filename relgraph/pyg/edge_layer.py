@@ -1,20 +1,23 @@
-"""What graph layers that attend over edges have in common: tables, score, maps, and the fused call."""
+"""What graph layers over edges have in common: checks of their arguments, tables, score, maps, the fused call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
 from typing import Any
 
 from torch import Tensor, nn
+from torch_geometric.nn.aggr import Aggregation
+from torch_geometric.nn.conv import MessagePassing
 
 from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.functional.edges import attend_nodes
 from relgraph.labels import EdgeLabels
 from relgraph.nn.scores import check_score_fits
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_given, check_kinds
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
-from relgraph.score import Score, compatibility
+from relgraph.score import compatibility
 
 
 class EdgeLayer(nn.Module):
@@ -35,14 +38,7 @@ class EdgeLayer(nn.Module):
         for name, width in inputs.items():
             check.parameter_size(heads=self.heads, out_channels=self.out_channels, **{name: max(width, 1)})
 
-    def _set_attention(
-        self,
-        num_relations: int | None,
-        tables: Sequence[str] | RelationTables,
-        score: Score | None,
-        value_map: bool | int,
-        names: Sequence[str] | None = None,
-    ) -> None:
+    def _set_attention(self, num_relations: Any, tables: Any, score: Any, value_map: Any, names: Any = None) -> None:
         """Make tables and maps for the relations, and check the score."""
         self.register_load_state_dict_pre_hook(check_label_names)
         self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)
@@ -74,10 +70,7 @@ class EdgeLayer(nn.Module):
         return RelationTables(relations, size, heads, kinds=kinds, per_head=True, names=names, shared=False)
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters again, also those of a score that has ``reset_parameters``.
-
-        Shared tables keep their rows, as other layers may have them.
-        """
+        """Initialize all parameters again, but not shared tables, which other layers may have."""
         for child in self.children():
             if hasattr(child, "reset_parameters") and not (child is self.tables and self.tables.shared):
                 child.reset_parameters()  # pyright: ignore[reportCallIssue]
@@ -99,7 +92,7 @@ class EdgeLayer(nn.Module):
 
     def _shown_options(self) -> str:
         """Tables, score and maps for ``repr``."""
-        tables = "" if self.tables is None else self.tables._options("kinds", "tied", per_head=True)
+        tables = "" if self.tables is None else self.tables._options(per_head=True)
         return tables + shown_score(self.score, self.value_map)
 
 
@@ -107,3 +100,56 @@ def shown_score(score: Any, value_map: ValueMaps | None) -> str:
     """The arguments ``score`` and ``value_map`` at the end of a layer's ``repr``."""
     name = "" if score is None else f", score={getattr(score, '__name__', repr(score))}"
     return name if value_map is None else f"{name}, value_map={value_map.num_bases or True}"
+
+
+def check_width(width: Any) -> int:
+    """Return ``width``, of one kind of node; raise unless it is at least 1, or -1."""
+    if check.integer("in_channels", width, minimum=-1) == 0:
+        raise ValueError("in_channels must be at least 1, or -1 to infer it in the first call, got 0")
+    return width
+
+
+def check_widths(in_channels: Any) -> tuple[int, int]:
+    """The widths of sources and targets."""
+    pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
+    if len(pair) != 2:
+        raise ValueError(f"in_channels must be an int or a pair, of sources and targets, got {in_channels!r}")
+    return check_width(pair[0]), check_width(pair[1])
+
+
+def check_propagation(options: dict[str, Any]) -> None:
+    """Check options that MessagePassing would accept silently, or refuse without naming the layer or the argument."""
+    unknown = sorted(options.keys() - inspect.signature(MessagePassing).parameters)
+    if unknown:
+        raise TypeError(
+            f"RelationConv has no argument {unknown[0]!r}: rg.RelationTables, as tables=, takes options of tables, and "
+            "rg.pyg.SelfLoops, as add_self_loops=, those of loops"
+        )
+    if check.integer("decomposed_layers", options.get("decomposed_layers", 1)) != 1:
+        raise NotImplementedError(f"decomposed_layers must be 1, got {options['decomposed_layers']}")
+    check.choice("flow", options.get("flow", "source_to_target"), ("source_to_target", "target_to_source"))
+    aggr = options["aggr"]
+    for one in aggr if isinstance(aggr, (list, tuple)) else (aggr,):
+        if not isinstance(one, (str, Aggregation)):
+            raise TypeError(f"aggr must be a string, an Aggregation or a list of them, got {type(one).__name__}")
+
+
+def check_some(name: str, given: Any, allowed: tuple[str, ...], least: int = 0) -> tuple[str, ...]:
+    """Return the given strings in the order of ``allowed``; raise unless they are different, and ``least`` at least."""
+    if isinstance(given, str) or not isinstance(given, (tuple, list, set, frozenset)):
+        raise TypeError(f"{name} must be a sequence of strings of {list(allowed)}, got {shown(given)}")
+    for one in given:
+        check.choice(name, one, allowed)
+    if len(set(given)) != len(given) or len(given) < least:
+        raise ValueError(f"{name} must hold different ones of {list(allowed)}, {least} at least, got {shown(given)}")
+    return tuple(one for one in allowed if one in given)
+
+
+def check_tied_projections(given: Any, widths: tuple[int, int]) -> tuple[str, ...]:
+    """Which projections are shared; queries need sources and targets of one width."""
+    tied = check_some("tie_projections", given, ("value", "query", "edge"))
+    if "query" in tied and widths[0] != widths[1]:
+        raise ValueError(
+            f"tie_projections may hold 'query' if sources and targets have one width, got in_channels={widths}"
+        )
+    return tied

@@ -118,7 +118,8 @@ class RelationGlobalAttention(nn.Module):
             >>> layer(torch.randn(5, 16), batch=torch.tensor([0, 0, 0, 1, 1])).shape
             torch.Size([5, 16])
         """
-        labeler, ptr = self.attention.labeler, None
+        labeler: Any = self.attention.labeler
+        ptr = None
         if type(x) is not Tensor and isinstance(x, Data):
             data, x = x, parts_of(x, {"batch": batch}, {"batch": None})[0]
             check_nodes("x", x, self.channels)
@@ -134,7 +135,10 @@ class RelationGlobalAttention(nn.Module):
         if labels is None and labeler is not None:
             labels = labels_of_lengths(labeler, [x.shape[0]], None, x, ptr=ptr)  # pyright: ignore[reportArgumentType]
         elif labels is not None and labeler is not None and not isinstance(labels, Labels):
-            labels = _labels_of_data(labeler, labels) if isinstance(labels, Data) else labels_of(labeler, labels)
+            if isinstance(labels, Data) and "rel_node" in labels:
+                labels = relation_labels(labels, labeler)
+            else:
+                labels = labels_of(labeler, from_data(labels) if isinstance(labels, Data) else labels)
         if labels is None:
             labels = DistanceLabels(x.shape[0], lookup=(-1,), left=0, num_labels=0, ptr=ptr)
             if self.attention.tables is not None:
@@ -148,14 +152,9 @@ class RelationGlobalAttention(nn.Module):
     def __repr__(self) -> str:
         tables, labels = self.attention.tables, ""
         if tables is not None:
-            labels = f", num_labels={tables.num_labels}{tables._options('kinds', 'tied')}"
+            labels = f", num_labels={tables.num_labels}{tables._options()}"
         extra = shown_score(self.attention.score, self.attention.value_map)
         return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels}{extra})"
-
-
-def _labels_of_data(labeler: Any, data: Data) -> Labels:
-    """The labels that were stored with the data, or those that the labeler makes of its graph."""
-    return relation_labels(data, labeler) if "rel_node" in data else labels_of(labeler, from_data(data))
 
 
 def _check_batch(batch: Any, x: Tensor) -> None:

@@ -19,9 +19,8 @@ from relgraph.arguments.brief import shown
 from relgraph.labels import EdgeLabels
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
-from relgraph.pyg.edge_layer import EdgeLayer
+from relgraph.pyg.edge_layer import EdgeLayer, check_width
 from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
-from relgraph.pyg.options import check_width
 from relgraph.score import Score
 
 EdgeKind = tuple[str, str, str]
@@ -187,7 +186,11 @@ class RelationHeteroConv(EdgeLayer):
         """The nodes and edges of a call by kind, checked, in the order of the metadata."""
         _check_kinds("x_dict", x_dict, self.node_types)
         _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
-        nodes = {kind: self._nodes(kind, x_dict[kind]) for kind in self.node_types if kind in x_dict}
+        nodes = {}
+        for kind in self.node_types:
+            if kind in x_dict:
+                lin: Any = self.lin_key[kind]
+                nodes[kind] = check_nodes(f"x_dict[{kind!r}]", x_dict[kind], lin.in_channels, lin.weight)
         check.same_device(**{f"x_dict[{kind!r}]": x for kind, x in nodes.items()})
         edges = {}
         for kind in self.edge_types:
@@ -200,11 +203,6 @@ class RelationHeteroConv(EdgeLayer):
             edges[kind] = _edges_of(kind, edge_index_dict[kind], (nodes[source].shape[0], nodes[target].shape[0]))
             check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges[kind].index})
         return nodes, edges
-
-    def _nodes(self, kind: str, x: Any) -> Tensor:
-        lin = self.lin_key[kind]
-        assert isinstance(lin, Linear)
-        return check_nodes(f"x_dict[{kind!r}]", x, lin.in_channels, lin.weight)
 
     def _labels(self, nodes: dict[str, Tensor], edges: dict[EdgeKind, Edges]) -> EdgeLabels:
         """All edges over the concatenated nodes; the label of each is the number of its kind."""
@@ -225,9 +223,8 @@ class RelationHeteroConv(EdgeLayer):
     ) -> tuple[Tensor, Tensor]:
         """The same in plain PyG: one softmax, then the messages of each kind of edge."""
         source, target = labels.edge_index
-        scores, values = scores_and_values(
-            query[target], key[source], value[source], labels.ids, self.tables, self.score, self.value_map
-        )
+        ends = query[target], key[source], value[source]
+        scores, values = scores_and_values(self, *ends, labels.ids, 0.0, 0.0)
         alpha = softmax(scores, target, num_nodes=len(query))
         dropped, counts = dropout(alpha, self.dropout, self.training), _counts(edges)
         out = torch.zeros_like(query)

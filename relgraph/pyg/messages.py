@@ -10,11 +10,10 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch_geometric.nn.conv import MessagePassing
 
-from relgraph.call import Maps
 from relgraph.impl.terms import with_zero_row
 from relgraph.nn.tables import RelationTables
-from relgraph.nn.value_maps import ValueMaps
-from relgraph.score import Score, compatibility
+from relgraph.pyg.edge_layer import EdgeLayer
+from relgraph.score import compatibility
 
 _HOOKS = tuple(
     f"_{name}_forward{pre}_hooks"
@@ -39,35 +38,20 @@ def in_func_transform() -> bool:
 
 
 def scores_and_values(
-    query_i: Tensor,
-    key_j: Tensor,
-    value_j: Tensor,
-    edge_type: Tensor | None,
-    tables: RelationTables | None,
-    score: Score | None,
-    value_map: ValueMaps | None,
-    edge_key: Tensor | float = 0.0,
-    edge_value: Tensor | float = 0.0,
+    layer: EdgeLayer, query_i: Tensor, key_j: Tensor, value_j: Tensor, edge_type: Any, edge_key: Any, edge_value: Any
 ) -> tuple[Tensor, Tensor]:
     """The score and the value of every edge, ``[E, H]`` and ``[E, H, C]``, before the softmax.
 
-    Args:
-        query_i: ``[E, H, C]``, the projected target of every edge.
-        key_j: ``[E, H, C]``, the projected source of every edge.
-        value_j: ``[E, H, C]``, the projected source of every edge.
-        edge_type: ``[E]``, relations, -1 for none; or None.
-        tables: the vectors of relations.
-        score: the compatibility function.
-        value_map: the maps of relations.
-        edge_key: ``[E, H, C]``, the term that the features of edges add to the keys.
-        edge_value: ``[E, H, C]``, the term that they add to the values.
+    Queries, keys, values and what the features of edges add to keys and values are ``[E, H, C]``, types ``[E]``.
     """
-    rows, how = _edge_rows(edge_type, tables), compatibility(score)
+    rows, how = _edge_rows(edge_type, layer.tables), compatibility(layer.score)
     keys, values = key_j, value_j
     if how.by_label:
         keys = _mapped(how.weight, key_j, edge_type)
-    if value_map is not None:
-        values = _mapped(_free(value_map()), value_j, edge_type)
+    if layer.value_map is not None:
+        maps = layer.value_map()
+        free = maps if isinstance(maps, Tensor) else torch.einsum("rk,hkij->hrij", *maps)
+        values = _mapped(free, value_j, edge_type)
     keys = keys + rows.get("key_table", 0.0) + edge_key
     values = values + rows.get("value_table", 0.0) + edge_value
     if how.additive:
@@ -91,14 +75,6 @@ def _edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[
         per_edge = with_zero_row(table if table.dim() == 3 else table[None])[:, slots].transpose(0, 1)
         rows[name] = per_edge[..., 0] if scalar else per_edge
     return rows
-
-
-def _free(maps: Maps) -> Tensor:
-    """The map of each relation and head, ``[H, R, C, C]``, also if bases define the maps."""
-    if isinstance(maps, Tensor):
-        return maps
-    coefficients, bases = maps
-    return torch.einsum("rk,hkij->hrij", coefficients, bases)
 
 
 def _mapped(maps: Tensor, x: Tensor, edge_type: Tensor | None) -> Tensor:

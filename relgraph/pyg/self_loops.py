@@ -51,10 +51,7 @@ class SelfLoops(nn.Module):
             self.register_buffer("fill_value", fill_value, persistent=False)
 
     def _replace(self, edges: Edges) -> Edges:
-        """The edges without their self-loops, and one new self-loop for each node.
-
-        The number of new loops is the smaller one of sources and targets.
-        """
+        """The edges without their self-loops, and one new self-loop for each node that is a source and a target."""
         count, keep = min(edges.sizes), edges.index[0] != edges.index[1]
         index, ids, attr = edges.index[:, keep], edges.types, edges.attr
         loops = torch.arange(count, device=index.device, dtype=index.dtype)

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
-from relgraph.labelers.written import label_pairs
+from relgraph.labelers.all_pairs import label_pairs
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.ragged import block_address, block_starts
 from relgraph.pyg.data import borders, borders_of, check_sorted

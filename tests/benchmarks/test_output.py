@@ -72,28 +72,6 @@ def test_tables():
     assert beside[OURS] == ["relgraph chunked, no labels", "1.50 (1.50–1.50)", "1.50 (1.50–1.50)"]
 
 
-def test_points_that_fit_no_table_are_in_a_sentence():
-    given = found()
-    lengths = [Sequence(length=length) for length in (1024, 2048, 4096, 8192)]
-    given["sweeps"]["length"]["settings"] = [described(setting) for setting in lengths]
-    given["rows"] = []
-    for way, measured in ((sequences.FLOOR, 3), (OURS, 3), (PAPER, 2), (FLEX, 2), ("another", 1)):
-        for setting in lengths[:measured]:
-            given["rows"].append({"setting": described(setting), "run": "one", "way": way, "forward": timed(2, 2)})
-    given["rows"].append({"setting": described(lengths[3]), "run": "one", "way": OURS, "forward": timed(50, 2)})
-    for setting in lengths[1:]:
-        where = {"setting": described(setting), "run": "one"}
-        given["rows"].append({**where, "way": "another", "not_run": "not run: one call took 9 s, the budget is 4 s"})
-    made = tables.tables(given)
-    assert made["cpu:length-forward"] == (
-        "| way | 1,024 | 2,048 | 4,096 |\n|---|---|---|---|\n"
-        f"| {sequences.FLOOR} | 2 ms, 1× | 2 ms, 1× | 2 ms, 1× |\n| {OURS} | 2× | 2× | 2× |\n\n"
-        f"| way | 1,024 | 2,048 |\n|---|---|---|\n| {PAPER} | 2× | 2× |\n| {FLEX} | 2× | 2× |\n\n"
-        f"Also measured: {OURS} 2× at 8,192; another 2× at 1,024."
-    )
-    assert made["cpu:length-time"] == ("Not run:\n\n- another, at 2,048 and more: one call took 9 s, the budget is 4 s")
-
-
 @pytest.mark.parametrize(("given", "steps", "minutes"), [
     ([], 1, 9), (["--minutes", "60"], 1, 60), (["--only", "^edges"], 0, 9),
 ])  # fmt: skip

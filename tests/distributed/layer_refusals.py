@@ -18,7 +18,7 @@ METHODS = ("allgather", "ring", "ulysses")
 def refusals(mesh):
     """For each call, by a method in turn, the error that is wanted, as part of its name, and what came."""
     calls, rank, whole = Calls(mesh), mesh.get_local_rank(), 4 * mesh.size()
-    all_calls = [*calls.different(), *calls.of_other_lengths(), *calls.of_other_kinds(), *calls.unsupported()]
+    all_calls = [*calls.different(), *calls.of_other_lengths(), *calls.unsupported()]
     for at, (said, call) in enumerate(all_calls):
         with rg.distributed.context_parallel(mesh, method=METHODS[at % 3]):
             yield ("refused", at, said), caught(call)
@@ -125,25 +125,11 @@ class Calls:
         yield r"ValueError: labels must cover .*, got \[\d+, \d+\]; on process 1", layer(labels=longer)
         mask = torch.zeros(4, 9 if last else 8).bool()
         yield r"ValueError: attn_mask must be the same .*, 8\] on process 0, .*, 9\] on", layer(attn_mask=mask)
-        yield "ValueError: attn_mask must have all .* keys", self.attend(attn_mask=torch.zeros(4, 3), query=q)
-
-    def of_other_kinds(self):
-        last, first, labels = self.last, self.first, self.labels
         packed = rg.ClippedDistance(3)(self.whole, ptr=torch.tensor([0, 3, self.whole]))
+        flat = dict.fromkeys(("query", "key", "value"), q[0].transpose(0, 1))
         nothing = "ValueError: labels must be the same .* on process 0, nothing on process 1"
-        yield nothing, self.attend(labels=rg.Window(9)(self.whole) if first else None, key_table=None)
-        flat = dict.fromkeys(("query", "key", "value"), self.q[0].transpose(0, 1))
-        yield nothing, self.attend(**flat, labels=packed if first else labels)
-        yield "TypeError: labels must be .*; on process 1", self.attend(labels="labels" if last else labels)
-        yield (
-            "ValueError: labels must be given, .* got None; on process 1",
-            self.layer(labels=labels if first else None),
-        )
-        padding = torch.zeros(B, 4).bool() if last else None
-        said = "ValueError: key_padding_mask must be the same .* got None on process 0, torch.bool"
-        yield said, self.layer(key_padding_mask=padding)
-        ids = torch.zeros(8).long() if last else labels
-        yield r"ValueError: labels must have shape .*, got \[8\]; on process 1", self.layer(labels=ids)
+        yield nothing, self.attend(**flat, labels=packed if self.first else self.labels)
+        yield "ValueError: attn_mask must have all .* keys", self.attend(attn_mask=torch.zeros(4, 3), query=q)
 
     def unsupported(self):
         """Calls that no process can answer, some for what only one of them sees."""

@@ -1,14 +1,12 @@
 """Tests every example's command: it trains, prints, draws, reads real data, and continues after an interruption."""
 
 import importlib
-import inspect
 import json
 from functools import cache
 from types import SimpleNamespace
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 from matplotlib.pyplot import imread
 
 SOURCE = """class C:
@@ -97,23 +95,10 @@ def example(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def titles():
-    """By path, what is written above and below each picture that is drawn."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def finished(example, titles, tmp_path_factory):
+def finished(example, tmp_path_factory):
     """The folder of a command that nothing stopped."""
-    folder, save = tmp_path_factory.mktemp("finished"), Figure.savefig
-
-    def noted(figure, path, **options):
-        titles[path] = f"{figure.get_suptitle()} {figure.get_supxlabel()}"
-        save(figure, path, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", noted)
-        assert example.module.main([*example.command, str(folder)]) == 0
+    folder = tmp_path_factory.mktemp("finished")
+    assert example.module.main([*example.command, str(folder)]) == 0
     return folder
 
 
@@ -145,23 +130,6 @@ def test_short_mode_trains_all_rows_and_draws(example, finished):
     assert all(0 <= share <= 1 for note in record.get("notes", {}).values() for share in numbers(note))
     assert {path.stem for path in finished.glob("*.png")} == set(example.pictures)
     assert all(imread(path)[..., :3].std() > 0.05 for path in finished.glob("*.png"))
-
-
-def test_results_are_those_of_the_long_run_and_all_that_is_trained_is_called_short(example, finished, titles):
-    untrained = {"labels", "family"}  # labels of one input
-    for name in example.pictures:
-        title = titles[finished / f"{name}.png"]
-        assert ("long run" in title) == (name == "results"), name
-        assert ("short mode" in title) == (name not in {"results", *untrained}), name
-
-
-def test_results_of_a_long_run_are_drawn_from_its_own_runs(example, finished, tmp_path):
-    record = json.loads((finished / "results.json").read_text(encoding="utf-8"))
-    runs = [example.module.Run(**run) for run in record["runs"]]
-    draw = example.module.draw_results
-    given = [tmp_path, runs, *record.get("notes", {}).values()]
-    draw(*given[: len(inspect.signature(draw).parameters)])
-    assert imread(tmp_path / "results.png")[..., :3].std() > 0.05
 
 
 @pytest.mark.parametrize("example", [schema_linking], indirect=True, ids=["schema_linking"])

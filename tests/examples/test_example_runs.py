@@ -1,15 +1,12 @@
 """Tests the shared code of the examples: runs are saved and not repeated."""
 
 import json
-import multiprocessing
 import os
-import time
 from dataclasses import dataclass
 
 import example_runs
 import pytest
-import torch
-from example_runs import Runs, lead, train
+from example_runs import Runs, lead
 from torch import nn
 
 
@@ -39,16 +36,21 @@ class Trainer:
         return Run(name, seed, seed / 4), weights(float(seed))
 
 
+class Failing:
+    def __call__(self, name, seed):
+        raise KeyError("no such row")
+
+
 def test_what_is_stopped_goes_on_seed_by_seed(tmp_path, capsys):
     first, second, folder = Trainer(stop=("a", 1)), Trainer(), tmp_path / "new"
-    assert not Runs(folder, Run, {"steps": 3}).each(["a", "b c"], range(2), first)
+    assert not Runs(folder, Run, {"steps": 3}).each(["a", "b c"], range(2), first, tell=str)
     assert first.asked == [("a", 0), ("b c", 0)]
     assert "stopped: 2 of 4 runs are kept" in capsys.readouterr().out
     for name in (".results.json.7.partial", ".model-a-0.pt.7.partial", "kept.partial"):
         (folder / name).write_text("half")
     runs = Runs(folder, Run, {"steps": 3})
     assert runs.done == [Run("a", 0, 0.0), Run("b c", 0, 0.0)]
-    assert runs.each(["a", "b c"], range(2), second)
+    assert runs.each(["a", "b c"], range(2), second, tell=str)
     assert second.asked == [("a", 1), ("b c", 1)]
     assert "2 of 4 runs are already in" in capsys.readouterr().out
     record = json.loads((folder / "results.json").read_text())
@@ -80,72 +82,26 @@ def test_each_run_that_is_done_prints_its_score_and_what_is_left(tmp_path, capsy
     ]
     taken = {("a", 0): 100.0}
     assert example_runs._outlook([("a", seed) for seed in range(7)], taken, 3) == "1 of 7 runs done, about 3 min left"
-    assert example_runs._outlook([("a", 0), ("a", 1)], taken, 3) == "1 of 2 runs done, about 2 min left"
-
-
-def test_a_run_prints_lines_where_there_is_no_terminal(capsys, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(example_runs.time, "perf_counter", lambda: now[0])
-
-    def losses(model):
-        while True:
-            now[0] += 12
-            yield model(torch.ones(1, 1)).square().sum()
-
-    model = weights(1.0)
-    train(model, losses(model), 9, 0.0, title="row, seed 0")
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(", loss")[0] for line in lines] == [f"row, seed 0: step {step} of 9" for step in (3, 6, 9)]
-    assert [line.split(", about ")[1] for line in lines] == ["72 s left", "36 s left", "0 s left"]
-    train(model, losses(model), 9, 0.0, title="")
-    assert capsys.readouterr().err == ""
-
-
-class Waiting(Trainer):
-    """The first row waits until the second has been written."""
-
-    def __init__(self, folder, fails=None):
-        super().__init__()
-        self.folder, self.fails = folder, fails
-
-    def __call__(self, name, seed):
-        if (name, seed) == self.fails:
-            raise ValueError("no such row")
-        while (name, seed) == ("a", 0) and '"variant": "b"' not in self.written():
-            time.sleep(0.01)
-        return super().__call__(name, seed)
-
-    def written(self):
-        path = self.folder / "results.json"
-        return path.read_text() if path.exists() else ""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copies of this one")
 def test_processes_side_by_side_keep_what_one_after_the_other_keep(tmp_path):
     one, several = Runs(tmp_path / "one", Run, {}), Runs(tmp_path / "several", Run, {})
-    assert one.each(["a", "b", "c"], range(2), Trainer())
-    trainer = Waiting(tmp_path / "several")
-    assert several.each(["a", "b", "c"], range(2), trainer, processes=2)
+    assert one.each(["a", "b", "c"], range(2), Trainer(), tell=str)
+    trainer = Trainer()
+    assert several.each(["a", "b", "c"], range(2), trainer, 2, tell=str)
     assert trainer.asked == []  # all runs were made in copies of this process
     assert several.done == one.done
     assert several.path.read_text() == one.path.read_text()
     assert several.load(weights(7.0), "c", 1).weight.item() == 1.0
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copies of this one")
-def test_a_run_that_fails_in_its_process_ends_the_others(tmp_path, capfd):
-    runs = Runs(tmp_path, Run, {})
-    with pytest.raises(RuntimeError, match="a run failed; its process printed why"):
-        runs.each(["a", "b"], [0], Waiting(tmp_path, fails=("b", 0)), processes=2)
-    assert "no such row" in capfd.readouterr().err
-    assert not runs.path.exists()
-    assert not multiprocessing.active_children()
+    with pytest.raises(KeyError, match="no such row"):
+        several.each(["d"], [0], Failing(), 2, tell=str)
 
 
 def test_runs_count_with_the_same_settings_only(tmp_path, capsys):
     settings = {"sizes": (1, 2), "by": {3: 4}}
     runs = Runs(tmp_path, Run, settings)
-    runs.each(["a"], [0], Trainer())
+    runs.each(["a"], [0], Trainer(), tell=str)
     runs.save(guess=0.25)
     assert len(Runs(tmp_path, Run, settings).done) == 1
     assert json.loads(runs.path.read_text())["notes"] == {"guess": 0.25}

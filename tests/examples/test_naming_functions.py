@@ -11,9 +11,7 @@ import naming_functions as example
 from function_names import HIDDEN_NAME, Batch, Question, Words, has_a_name
 from naming_functions import Namer
 from stdlib_functions import Sizes, read_functions, subtokens
-from torch.nn.utils.rnn import pad_sequence
 
-import relgraph as rg
 from examples.translation.search import Search
 from examples.translation.vocabulary import END, SPECIAL, START
 
@@ -72,23 +70,6 @@ def test_a_name_reaches_nothing_but_the_answer(questions, tmp_path):
     assert (renamed.tokens, renamed.graph) == (first.tokens, first.graph)
     assert [(q.tokens, q.name, q.graph) for q in same] == [(q.tokens, q.name, q.graph) for q in others]
     assert renamed.name == ("ab",)
-
-
-@pytest.mark.parametrize("name", example.VARIANTS)
-def test_the_loss_of_packed_graphs_is_that_of_padded_ones(questions, words, name, monkeypatch):
-    labeler = example.VARIANTS[name]
-    model, batch = namer(words, labeler), Batch.make(questions, words)
-    packed, encode = example.loss_of(model(batch), batch.names), model.transformer.encode
-    sizes = batch.graph.borders().diff()
-
-    def padded(nodes, src_labels):
-        rows = pad_sequence(nodes.split(sizes.tolist()), batch_first=True)
-        padding = torch.arange(rows.shape[1]) >= sizes[:, None]
-        labels = rg.labels.padded(src_labels, rows.shape[1])
-        return encode(rows, src_labels=labels, src_key_padding_mask=padding)[~padding]
-
-    monkeypatch.setattr(model.transformer, "encode", padded)
-    torch.testing.assert_close(example.loss_of(model(batch), batch.names), packed)
 
 
 def test_words_of_the_function_can_be_copied(questions, words):

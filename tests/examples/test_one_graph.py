@@ -15,9 +15,6 @@ from translation.processes import Processes
 from tests.distributed.worlds import caught, run_world
 
 MODES = [(model, mode) for model, modes in example.MODES.items() for mode in modes]
-SIZES = pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-
-
 # 61 people: no number of processes divides them
 SMALL = ["--people", "61", "--steps", "3"]
 
@@ -36,35 +33,16 @@ def all_modes(mesh):
     mine = Processes(mesh.get_local_rank(), mesh.size(), torch.device("cpu"))
     for model, mode in MODES:
         yield (model, mode), caught(lambda: losses(model, mode, mine))  # noqa: B023
-    yield "refused", caught(lambda: losses("pairs", "nodes", mine))
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """The results of the processes of a world of this size, which runs once."""
-    known = {}
-
-    def found(size):
-        if size not in known:
-            known[size] = run_world(size, tmp_path_factory.mktemp("world"), all_modes)
-        return known[size]
-
-    return found
-
-
-@SIZES
-def test_every_mode_has_the_losses_of_one_process(world, size):
+def test_every_mode_has_the_losses_of_one_process(tmp_path):
     alone = Processes(0, 1, torch.device("cpu"))
     wanted = {model: losses(model, None, alone) for model in example.MODES}
+    of_two = run_world(2, tmp_path, all_modes)
     for model, mode in MODES:
-        for found in world(size)[model, mode]:
+        for found in of_two[model, mode]:
             assert not isinstance(found, str), found
             assert found == pytest.approx(wanted[model], rel=1e-10)
-
-
-def test_one_process_has_nothing_to_split(capsys):
-    assert example.main(["--parallel", "nodes"]) == 2
-    assert "error: --parallel needs several processes, got one and 'nodes'" in capsys.readouterr().err
 
 
 def test_kinds_of_edges_tell_camps_and_edges_themselves_do_not():

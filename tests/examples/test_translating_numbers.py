@@ -9,7 +9,6 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("sacrebleu")
 
 import translating_numbers as numbers
-from matplotlib.figure import Figure
 from matplotlib.pyplot import imread
 
 from examples.translation.corpus import words
@@ -58,7 +57,6 @@ def test_command_line_trains_both_rows_and_draws(finished):
     record = json.loads((finished / "results.json").read_text(encoding="utf-8"))
     assert [each["variant"] for each in record["runs"]] == ["sinusoidal", "relative"]
     for each in record["runs"]:
-        assert list(each["losses"]) == ["3"]
         assert [each["asked"][str(count)] for count in numbers.LONGER] == [50, 50, 50]
         assert sum(count for length, count in each["asked"].items() if int(length) <= numbers.TRAINED) == 50
         assert all(words(source) == int(count) for count, (source, _, _) in each["shown"].items())
@@ -66,24 +64,8 @@ def test_command_line_trains_both_rows_and_draws(finished):
         assert imread(finished / f"{name}.png")[..., :3].std() > 0.05
 
 
-def test_results_are_those_of_the_long_run_or_of_own_runs(finished, tmp_path, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.update({path: figure}))
-    record = json.loads((finished / "results.json").read_text(encoding="utf-8"))
-    runs = numbers.Runs(finished, numbers.Run, {"steps": 3})
-    folders = {(name, 0): finished / f"{name}-0" for name in numbers.POSITIONS}
-    for quick in (True, False):
-        numbers.draw(runs, folders, 0, quick=quick)
-        titles = {path.stem: f"{each.get_suptitle()} {each.get_supxlabel()}" for path, each in drawn.items()}
-        assert ("long run" in titles["results"]) == quick
-        assert all(("short mode" in titles[name]) == quick for name in ("tables", "distances", "order"))
-    assert len(drawn[finished / "results.png"].axes[0].lines) == len(record["runs"])
-
-
-def test_a_right_translation_is_right_to_the_last_word(tmp_path):
-    log = tmp_path / "metrics.csv"
-    log.write_text("step,split,nll\n3,train,2\n3,valid,1.5\n")
+def test_a_right_translation_is_right_to_the_last_word():
     found = [(("two", "zwei"), "zwei"), (("two hundred", "zwei hundert"), "zwei"), (("four", "vier"), "vier")]
-    done = numbers.Run.of("relative", 0, found, log, 1.0)
-    assert (done.asked, done.right, done.losses) == ({1: 2, 2: 1}, {1: 2}, {3: 1.5})
+    done = numbers.Run.of("relative", 0, found, 1.0)
+    assert (done.asked, done.right) == ({1: 2, 2: 1}, {1: 2})
     assert (done.share([1]), done.share([1, 2])) == (1.0, pytest.approx(2 / 3))

@@ -16,7 +16,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first (0)")
-    parser.add_argument("--only", nargs="+", help="which checks: impls, labels, rows, edges, conv, layer (all)")
+    parser.add_argument("--only", nargs="+", help="which checks: impls, labels, edges, conv, layer (all)")
     parser.add_argument("--impl", nargs="+", help="which implementations, and no other check; none is impl=None")
     parser.add_argument("--triton", action="store_true", help="triton too, in its interpreter: slow")
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")

@@ -10,7 +10,6 @@ from tests.fuzz.compare import IMPLS
 
 AROUND: dict[str, Callable[[int], Any]] = {
     "labels": label_answers.check_labels,
-    "rows": label_answers.check_rows,
     "edges": edge_layers.check_edge_attention,
     "conv": edge_layers.check_conv,
     "layer": attention_layer.check_attention_layer,

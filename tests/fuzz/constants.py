@@ -1,6 +1,6 @@
 """Block sizes and thresholds of the implementations: which there are, and other values for them, drawn from a seed.
 
-The one place that names them. A name that is gone, or a new number that nobody has decided about, is an error.
+The one place that names them. A name that is gone is an error.
 """
 
 from __future__ import annotations
@@ -60,24 +60,6 @@ DRAWN = (
     Constant("relgraph.impl.native.edges", "TASKS_A_THREAD", (1, 7)),
     Constant("relgraph.impl.native.problem", "FEWEST_QUERIES", ({torch.float32: 1, torch.bfloat16: 1},)),
 )
-
-FIXED = {
-    "relgraph.impl.op": {"_OUTPUTS"},
-    "relgraph.impl.triton.limits": {"MOST_SIZE", "MOST_COLUMNS", "HAS_TRITON"},
-    "relgraph.impl.triton.edges": {"LN_2"},
-    "relgraph.impl.triton.selfcheck": {"ALLOWED_TF32", "HEADS", "KV_HEADS", "NUM_LABELS"},
-    "relgraph.impl.native.build": {"FAILED", "OUT_OF_MEMORY"},
-    "relgraph.impl.native.edges": {"WORDS"},
-    "relgraph.impl.native.problem": {"FARTHEST"},
-    "relgraph.impl.budget": {"DEVICE_BYTES"},  # no test here has such a device
-    "relgraph.impl.draw": {"GOLDEN", "HALF"},
-    "relgraph.impl.chunked.rows": {"PER_LN2"},
-    "relgraph.impl.triton.tile_ids": {"NO_LIMIT"},
-    "relgraph.impl.triton.virtual": {"FAR_LEFT", "BEYOND"},
-    "relgraph.impl.triton.launch": {"LOG2E"},
-    "relgraph.impl.triton.tiling": {"ELEMENTS_A_THREAD"},
-}
-"""Numbers that no speed hangs on, or that say what a kernel can do: they stay as they are."""
 
 TILES = ((16, 16, 16), (16, 16, 16), (32, 16, 16), (16, 32, 16), (32, 32, 32), (32, 64, 32))
 """Rows and keys of a tile of the fused kernels and of a step in it; their products take no fewer than 16."""

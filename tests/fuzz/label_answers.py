@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 import torch
-from torch import Tensor
 
 import relgraph as rg
-from tests.fuzz.cases import KINDS, Case, draw
+from tests.fuzz.cases import draw
 from tests.fuzz.compare import FuzzError
 from tests.fuzz.frame import Frame
-from tests.fuzz.labels import Edges, Single, Written, has_parallel, is_one_matrix, offset_given, parts_of
-from tests.fuzz.oracle import solve
-from tests.fuzz.scores import given
+from tests.fuzz.labels import Edges, Single, is_one_matrix, parts_of
 
 F64 = torch.float64
 
@@ -91,58 +87,3 @@ def _check_counts(what: str, part: Single, labels: rg.Labels, frame: Frame) -> N
         got, (unlabeled, hidden, pairs) = (got[0], 0, 0, 0), (0, 0, 0)
     if got != (numbers, unlabeled, hidden, pairs):
         raise FuzzError(f"{what}: describe tells {got}, must be {(numbers, unlabeled, hidden, pairs)}")
-
-
-def check_rows(seed: int) -> None:
-    """Some query rows alone, with ``labels.rows``, give what they give among all."""
-    rng, case = Random(f"rows {seed}"), draw(seed)
-    frame = case.frame
-    raw = isinstance(case.labels, Written) and case.labels.raw
-    if raw or case.keep is not None or case.labels is None or "attr" in case.leaves:  # rows leave edges out
-        return
-    start = rng.randint(0, frame.q_len)
-    stop = rng.randint(start, frame.q_len)
-    labels = case.labels.build().rows(start, stop)
-    truth = solve(case, F64)
-    for impl in (None, "reference", "chunked"):
-        if impl == "chunked" and has_parallel(case.labels):
-            continue
-        got = _some_rows(case, labels, start, stop, impl)
-        for name, found in got.items():
-            value, bound = (x[name][:, :, start:stop] for x in (truth.values, truth.bounds))
-            far = (found - value).abs() > bound
-            if bool((torch.where(value.isfinite(), far, found != value)).any()):
-                raise FuzzError(
-                    f"seed {seed}: rows({start}, {stop}) by impl={impl!r} give other {name}\n{case.describe()}"
-                )
-
-
-def _some_rows(case: Case, labels: rg.Labels, start: int, stop: int, impl: str | None) -> dict[Any, Tensor]:
-    frame = case.frame
-    offset: Any = offset_given(frame, "each")
-    if frame.packed:
-        offset = offset + (start - torch.tensor(frame.q_starts[:-1], dtype=torch.int64)).clamp(min=0)
-    else:
-        offset = offset + start
-    mask = case.bool_mask if case.bool_mask is not None else case.leaves.get("mask")
-    if mask is not None:
-        mask = mask[:, :, start:stop] if mask.shape[2] > 1 else mask
-        mask = mask[0] if frame.packed else mask
-    inputs = [case.leaves["query"][:, :, start:stop], case.leaves["key"], case.leaves["value"]]
-    inputs = [x[0].transpose(0, 1) for x in inputs] if frame.packed else inputs
-    made = [tuple(case.leaves.get((kind, part)) for part in range(len(case.num_labels))) for kind in KINDS]
-    single = not isinstance(labels, rg.SumLabels)
-    tables = [(t[0] if single else t) if any(x is not None for x in t) else None for t in made]
-
-    def place(rows: Tensor) -> Tensor:
-        rows = rows[:, :, start:stop]
-        return rows[0].transpose(0, 1) if frame.packed else rows
-
-    z, aux = rg.relation_attention_with_aux(
-        *inputs, labels, *tables, attn_mask=mask, is_causal=case.is_causal, q_offset=offset, scale=case.scale,
-        enable_gqa=case.heads != case.kv_heads, need_lse=True, need_label_mass=case.need_mass, impl=impl,
-        **given(case, case.leaves, place),
-    )  # fmt: skip
-    mass = aux.label_mass if isinstance(aux.label_mass, tuple) else (aux.label_mass,)
-    found = {"z": z, "lse": aux.lse, **{("mass", part): m for part, m in enumerate(mass) if m is not None}}
-    return {name: x.transpose(0, 1)[None] for name, x in found.items()} if frame.packed else found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import pkgutil
 import re
 from collections import Counter
 from dataclasses import replace
@@ -15,11 +14,9 @@ import torch
 import relgraph.impl
 import relgraph.labels.memory
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.triton import limits
 from relgraph.labels import DistanceLabels
 from relgraph.score import DOT
 from tests.fuzz import __main__ as command
-from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, lose_keys
 from tests.fuzz.checks import run
 from tests.fuzz.compare import FuzzError, check
@@ -49,34 +46,6 @@ def by_hand(labels, tables, **options):
     return solve(case, F64).values
 
 
-def test_distances_by_hand():
-    tables = {("key", 0): number([0.5], [-1.0]), ("value", 0): number([1.0], [2.0]), ("bias", 0): number(0.0, 0.25)}
-    found = by_hand(lambda frame: Distances(frame, (0, 1), 0, 2, "none"), tables)
-    scores = 2 * (1 + 0.5), 2 * (3 - 1.0) + 0.25
-    total = math.exp(scores[0]) + math.exp(scores[1])
-    first, second = (math.exp(score) / total for score in scores)
-    assert found["lse"].item() == pytest.approx(math.log(total), rel=1e-15)
-    assert found["z"].item() == pytest.approx(first * 11 + second * 22, rel=1e-15)
-    assert found["mass", 0].flatten().tolist() == pytest.approx([first, second], rel=1e-15)
-
-
-def test_parallel_edges_by_hand():
-    """Alone each attends; under a default the labels of the pair add up, or the first counts."""
-    listed = ((None, 0, 1, 0), (None, 0, 1, 1))
-    tables = {("bias", 0): number(1.0, 2.0, 0.5)}
-
-    def edges(default, duplicates):
-        return lambda frame: Edges(frame, listed, False, 3, default, duplicates, torch.int64)
-
-    alone = by_hand(edges(None, "error"), tables)
-    assert alone["lse"].item() == pytest.approx(math.log(math.exp(6 + 1) + math.exp(6 + 2)))
-    assert alone["z"].item() == pytest.approx(20)
-    added = by_hand(edges(2, "sum"), tables)
-    assert added["lse"].item() == pytest.approx(math.log(math.exp(2 + 0.5) + math.exp(6 + 1 + 2)))
-    first = by_hand(edges(2, "first"), tables)
-    assert first["lse"].item() == pytest.approx(math.log(math.exp(2 + 0.5) + math.exp(6 + 1)))
-
-
 def two_labels(frame):
     """Of the two keys, the first has the label 0 and the second 1."""
     return Distances(frame, (0, 1), 0, 2, "none")
@@ -88,64 +57,49 @@ def softmax(*scores):
     return [x / sum(grown) for x in grown]
 
 
-@pytest.mark.parametrize(
-    ("curve", "first", "second"), [(leaky(0.5, None), -1.0, 6.0), (ARC, math.atan(-2.0), math.atan(6.0))]
-)
-def test_functions_of_scores_by_hand(curve, first, second):
-    """The bias comes before the function, the mask after it."""
-    tables = {("bias", 0): number(-4.0, 0.0), "mask": number(0.0, -1.0).view(1, 1, 1, 2)}
-    found = by_hand(two_labels, tables, score=Score("function", curve))
-    weights = softmax(first, second - 1.0)
-    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
-
-
-def test_rows_and_maps_of_values_by_hand():
-    rows = {("rows", 0): number(0.5, -3.0).view(1, 1, 1, 2), "maps": number(3.0, 5.0).view(2, 1, 1)}
-    found = by_hand(two_labels, rows)
-    first, second = softmax(2.0 + 0.5, 6.0 - 3.0)
-    assert found["z"].item() == pytest.approx(first * 30 + second * 100)
-    bases = {"coefficients": number([1.0], [2.0]), "bases": number(3.0).view(1, 1, 1)}
-    first, second = softmax(2.0, 6.0)
-    assert by_hand(two_labels, bases)["z"].item() == pytest.approx(first * 30 + second * 120)
-
-
-def test_biases_of_the_query_by_hand():
-    """q = 2 meets the keys 1 and 3 with the first bias, and the rows 0.5 and -1 with the second."""
-    tables = {("key", 0): number([0.5], [-1.0]), "content_bias": number([3.0]), "position_bias": number([-0.5])}
+def test_tables_by_hand():
+    """Those of values and the log-sum-exp; then a key and a bias table with a batch axis."""
+    tables = {("key", 0): number([0.5], [-1.0]), ("value", 0): number([1.0], [2.0]), ("bias", 0): number(0.0, 0.25)}
+    batched = {("key", 0): tables["key", 0].view(1, 1, 2, 1), ("bias", 0): tables["bias", 0].view(1, 1, 2)}
+    scores = 2 * (1 + 0.5), 2 * (3 - 1.0) + 0.25
+    first, second = softmax(*scores)
     found = by_hand(two_labels, tables)
-    weights = softmax((2 + 3) * 1 + (2 - 0.5) * 0.5, (2 + 3) * 3 - (2 - 0.5) * 1)
-    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
+    assert found["lse"].item() == pytest.approx(math.log(sum(map(math.exp, scores))), rel=1e-15)
+    assert found["z"].item() == pytest.approx(first * 11 + second * 22, rel=1e-15)
+    for given in (found, by_hand(two_labels, batched)):
+        assert given["mass", 0].flatten().tolist() == pytest.approx([first, second], rel=1e-14)
+    nothing = by_hand(lambda frame: Distances(frame, (-2,), 0, 0, "none"), {})
+    assert (nothing["lse"].item(), nothing["z"].item()) == (-math.inf, 0)
 
 
-def test_tables_by_batch_row_by_hand():
-    tables = {("key", 0): number([0.5], [-1.0]).view(1, 1, 2, 1), ("bias", 0): number(0.0, 0.25).view(1, 1, 2)}
-    found = by_hand(two_labels, tables)
-    weights = softmax(2 * (1 + 0.5), 2 * (3 - 1) + 0.25)
-    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
+PARALLEL = ((None, 0, 1, 0), (None, 0, 1, 1))
+"""Two edges from key 1."""
 
 
-def test_additive_and_bilinear_scores_by_hand():
-    weight = {"weight": number(0.5), ("key", 0): number([0.25], [-7.0])}
-    found = by_hand(two_labels, weight, score=Score("additive", ACTIVATIONS[1]))
-    weights = softmax(0.5 * math.tanh(2 + 1 + 0.25), 0.5 * math.tanh(2 + 3 - 7))
-    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
-    weight = {"weight": number(4.0, -1.0).view(2, 1, 1), ("key", 0): number([0.25], [0.5])}
-    found = by_hand(two_labels, weight, score=Score("bilinear"))
-    weights = softmax(2 * 4 * 1 + 2 * 0.25, -2 * 3 + 2 * 0.5)
-    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
+def over(default, duplicates, count):
+    return lambda frame: Edges(frame, PARALLEL, False, count, default, duplicates, torch.int64)
+
+
+def test_parallel_edges_by_hand():
+    """Alone each attends; under a default the labels of the pair add up, or the first counts."""
+    tables = {("bias", 0): number(1.0, 2.0, 0.5)}
+    alone = by_hand(over(None, "error", 3), tables)
+    assert alone["lse"].item() == pytest.approx(math.log(math.exp(6 + 1) + math.exp(6 + 2)))
+    assert alone["z"].item() == pytest.approx(20)
+    added = by_hand(over(2, "sum", 3), tables)
+    assert added["lse"].item() == pytest.approx(math.log(math.exp(2 + 0.5) + math.exp(6 + 1 + 2)))
+    first = by_hand(over(2, "first", 3), tables)
+    assert first["lse"].item() == pytest.approx(math.log(math.exp(2 + 0.5) + math.exp(6 + 1)))
 
 
 def test_edge_vectors_by_hand():
-    """Both edges of a pair whose labels add up carry their vectors, the first alone where it counts alone."""
-    listed = ((None, 0, 1, 0), (None, 0, 1, 1))
+    """Both edges of a pair whose labels add up carry their vectors; only the first where it alone counts."""
     leaves = {
         "attr": number([0.5, 0.0], [1.0, 2.0]), "edge_key": number([1.0, -1.0]), "edge_value": number([10.0, 1.0])
     }  # fmt: skip
 
     def found(default, duplicates):
-        return by_hand(lambda frame: Edges(frame, listed, False, 2, default, duplicates, torch.int64), leaves)[
-            "z"
-        ].item()
+        return by_hand(over(default, duplicates, 2), leaves)["z"].item()
 
     first, second = softmax(2.0, 6.0 + 2 * (0.5 + 1.0 - 2.0))
     assert found(0, "sum") == pytest.approx(first * 10 + second * (20 + 5 + 10 + 2))
@@ -153,6 +107,46 @@ def test_edge_vectors_by_hand():
     assert found(0, "first") == pytest.approx(first * 10 + second * (20 + 5))
     one, other = softmax(6.0 + 2 * 0.5, 6.0 + 2 * (1.0 - 2.0))
     assert found(None, "error") == pytest.approx(one * (20 + 5) + other * (20 + 10 + 2))
+
+
+KEY = number([0.5], [-1.0])
+MASK = number(0.0, -1.0).view(1, 1, 1, 2)
+SCORED = {
+    "the bias comes before a function of scores, the mask after it": (
+        {("bias", 0): number(-4.0, 0.0), "mask": MASK}, Score("function", ARC), (math.atan(-2.0), math.atan(6.0) - 1)
+    ),
+    "another function": (
+        {("bias", 0): number(-4.0, 0.0), "mask": MASK}, Score("function", leaky(0.5, None)), (-1.0, 6.0 - 1.0)
+    ),
+    "biases of the query": (
+        {("key", 0): KEY, "content_bias": number([3.0]), "position_bias": number([-0.5])}, None,
+        ((2 + 3) * 1 + (2 - 0.5) * 0.5, (2 + 3) * 3 - (2 - 0.5) * 1),
+    ),
+    "additive": (
+        {"weight": number(0.5), ("key", 0): KEY}, Score("additive", ACTIVATIONS[1]),
+        (0.5 * math.tanh(2 + 1 + 0.5), 0.5 * math.tanh(2 + 3 - 1)),
+    ),
+    "bilinear": (
+        {"weight": number(4.0, -1.0).view(2, 1, 1), ("key", 0): KEY}, Score("bilinear"),
+        (2 * 4 * 1 + 2 * 0.5, -2 * 3 - 2 * 1.0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SCORED)
+def test_scores_by_hand(what):
+    leaves, score, wanted = SCORED[what]
+    found = by_hand(two_labels, leaves, score=score)
+    assert found["mass", 0].flatten().tolist() == pytest.approx(softmax(*wanted), rel=1e-14)
+
+
+def test_rows_and_maps_of_values_by_hand():
+    rows = {("rows", 0): number(0.5, -3.0).view(1, 1, 1, 2), "maps": number(3.0, 5.0).view(2, 1, 1)}
+    first, second = softmax(2.0 + 0.5, 6.0 - 3.0)
+    assert by_hand(two_labels, rows)["z"].item() == pytest.approx(first * 30 + second * 100)
+    bases = {"coefficients": number([1.0], [2.0]), "bases": number(3.0).view(1, 1, 1)}
+    first, second = softmax(2.0, 6.0)
+    assert by_hand(two_labels, bases)["z"].item() == pytest.approx(first * 30 + second * 120)
 
 
 CURVES = [softcap(0.5), softcap(50.0), leaky(0.0, None), leaky(1.5, None), *ACTIVATIONS]
@@ -184,12 +178,6 @@ def test_errors_through_a_curve_hold_what_happens_within_them(curve):
         assert bool((found.error <= size * curve.steepest + 1e-14).all())
     far = curve.at(torch.tensor([-2.0, 2.0], dtype=F64), torch.full((2,), 1e-3, dtype=F64), 0.0)
     assert bool((far.slope_error <= curve.bend * 1e-3 + 1e-14).all()), "far from a kink there is no jump"
-
-
-def test_a_row_that_sees_nothing_by_hand():
-    nothing = by_hand(lambda frame: Distances(frame, (-2,), 0, 0, "none"), {})
-    assert nothing["lse"].item() == -math.inf
-    assert nothing["z"].item() == 0
 
 
 def special(case):
@@ -324,49 +312,6 @@ def test_draws_reach_every_corner():
     assert not [name for name, count in found.items() if count == 0], "never drawn"
 
 
-def modules():
-    """All modules with implementations in them, those of Triton where it is, and what they remember of plans."""
-    yield relgraph.labels.memory
-    for module in pkgutil.walk_packages(relgraph.impl.__path__, "relgraph.impl."):
-        if limits.HAS_TRITON or not module.name.startswith(constants.NEEDS_TRITON):
-            yield importlib.import_module(module.name)
-
-
-def test_every_number_of_an_implementation_is_drawn_or_left_on_purpose():
-    drawn = {(constant.module, constant.name) for constant in constants.DRAWN}
-    fixed = {(module, name) for module, names in constants.FIXED.items() for name in names}
-    there = {
-        (module.__name__, name)
-        for module in modules()
-        for name, value in vars(module).items()
-        if (name.isupper() and type(value) in (int, float, bool)) or (module.__name__, name) in drawn
-    }
-    first = {
-        (importlib.import_module(m).__name__, n)
-        for m, n in drawn | fixed
-        if limits.HAS_TRITON or not m.startswith(constants.NEEDS_TRITON)
-    }
-    assert first <= there
-    unknown = {(module, name) for module, name in there - drawn - fixed if not imported(module, name, drawn | fixed)}
-    assert not unknown, "decide in tests/fuzz/constants.py what becomes of these"
-
-
-def imported(module, name, known):
-    """Whether it is the number of another module under the same name, or one of the plan."""
-    return any(name == other for _, other in known) or name in ("DEAD", "EXTRA", "FIRST", "NOT_ATTENDING", "UNLABELED")
-
-
-def test_a_constant_that_is_gone_is_an_error(monkeypatch):
-    monkeypatch.setattr(
-        constants, "DRAWN", (constants.Constant("relgraph.impl.chunked.blocks", "BLOCK_COLUMNS", (1,)),)
-    )
-    with (
-        pytest.raises(AttributeError, match=r"names relgraph.impl.chunked.blocks.BLOCK_COLUMNS, which is gone"),
-        constants.drawn(0),
-    ):
-        pass
-
-
 def first_failure(seeds=range(40)):
     """The message of the first seed that fails under a planted fault."""
     for seed in seeds:
@@ -386,12 +331,8 @@ FAULTS = {
     "a scale that is a little off": lambda real, call: real(replace(call, scale=call.scale * (1 + 1e-11))),
     "causal order one too far": lambda real, call: real(replace(call, q_offset=call.q_offset + 1)),
     "no dropout": lambda real, call: real(replace(call, dropout_p=0.0)),
-    "a mask that is not seen": lambda real, call: real(replace(call, mask=None)),
     "an output without a gradient": lambda real, call: (a := real(call))._replace(lse=a.lse.detach()),
     "rounding to float32": lambda real, call: (a := real(call))._replace(output=a.output.float().to(a.output.dtype)),
-    "a table that is not looked up": lambda real, call: real(
-        replace(call, tables=(call.tables[0]._replace(bias=None), *call.tables[1:]))
-    ),
     "a scale that is off in half types": lambda real, call: real(
         call if call.query.dtype.itemsize > 2 else replace(call, scale=call.scale * 1.02)
     ),
@@ -399,11 +340,6 @@ FAULTS = {
         lse=a.lse.to(call.query.dtype).to(a.lse.dtype)
     ),
     "a score that is not applied": lambda real, call: real(replace(call, score=DOT)),
-    "rows that are not added": lambda real, call: real(
-        replace(call, tables=tuple(table._replace(rows=None) for table in call.tables))
-    ),
-    "values that are not mapped": lambda real, call: real(replace(call, value_map=None)),
-    "edges without their vectors": lambda real, call: real(replace(call, edge=None)),
 }
 
 
@@ -468,7 +404,6 @@ def one_more(real):
         ("edges", "relgraph.edge_attention", "edge_attention over .* is off by"),
         ("conv", "relgraph.pyg.edge_layer.attend_nodes", "RelationConv.* is off by"),
         ("layer", "relgraph.nn.attention.attend", "RelationAttention.* is off by"),
-        ("rows", "relgraph.relation_attention_with_aux", r"rows\(\d+, \d+\) by impl=None give other z"),
     ],
 )
 def test_faults_around_the_primitive_are_found(name, where, message, monkeypatch):

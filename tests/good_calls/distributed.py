@@ -94,7 +94,6 @@ GOOD_CALLS = {
         _within(rg.distributed.ContextParallel), {"mesh": _mesh(), "method": "ring", "layout": "even"}
     ),
     "ContextParallel.layout_of": lambda: Good(_of_region("layout_of"), {"length": 8}),
-    "ContextParallel.shards_of": lambda: Good(_of_region("shards_of"), {"length": 8}),
     "ContextParallel.gather": lambda: Good(_of_region("gather"), {"x": torch.randn(2, 8, 4), "dim": 1}),
     "HeadParallel": lambda: Good(
         rg.distributed.HeadParallel,

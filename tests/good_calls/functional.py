@@ -191,11 +191,6 @@ GOOD_CALLS = {
     "Bilinear.learned": lambda: Good(
         rg.score.Bilinear.learned, {"num_labels": 3, "num_heads": 2, "head_dim": 4, "device": "cpu", "dtype": None}
     ),
-    "relation_attention (chunked)": lambda: Good(
-        rg.relation_attention,
-        {**_inputs(), "labels": rg.ClippedDistance(1)(3), **_tables(), "impl": "chunked"},
-        ALSO,
-    ),
     "relation_attention_with_aux": lambda: _attention(rg.relation_attention_with_aux, need_lse=True, **FULL),
     "edge_attention": _edges,
     "merge": _merge,

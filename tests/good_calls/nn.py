@@ -306,9 +306,6 @@ GOOD_CALLS = {
         accepts=NAMED,
     ),
     "RelationTables.forward": lambda: Good(rg.RelationTables((3, 2), 4), {"features": None}),
-    "RelationTables.fits": lambda: Good(
-        rg.RelationTables(3, 4).fits, {"num_labels": 3}, accepts={"num_labels": ("list",)}
-    ),
     # --- Attention
     "RelationAttention": _attention,
     "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2)),
@@ -346,11 +343,6 @@ GOOD_CALLS = {
         also={"query": ("labels", "row_scores")},
     ),
     "RelationAttention.forward (raw ids)": lambda: _attend(labels=torch.zeros(2, 3, 4, dtype=torch.int64)),
-    "RelationAttention.forward (no bank)": lambda: Good(
-        rg.RelationAttention(8, 2, num_labels=3),
-        {"query": _rows(), "labels": LABELER(3), "bank_features": None},
-        also={"query": ("labels",)},
-    ),
     "RelationAttention.forward (a cache)": lambda: _growing(
         "bank", "query", rg.KVCache, bank_features=torch.randn(3, 3), labels=LABELER(3)
     ),
@@ -383,7 +375,6 @@ GOOD_CALLS = {
         rg.RelationEncoderLayer.from_plain, {"layer": nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)}
     ),
     "RelationEncoderLayer.forward": lambda: _encode("encoder", "src_mask"),
-    "RelationEncoderLayer.forward (norm first)": lambda: _encode("before", "src_mask"),
     "RelationEncoderLayer.forward (a cache)": lambda: _growing("encoder", "src", rg.KVCache),
     "RelationEncoderLayer.forward (scores by row)": lambda: Good(
         rg.RelationEncoderLayer(8, 2, 16, num_labels=3, tables=("bias",)),

@@ -90,13 +90,6 @@ GOOD_CALLS = {
     "table_norms": lambda: _drawn(
         plot.table_norms, {"table": ("names",)}, {"names": WORDS}, table=torch.randn(2, 3, 4), names=NAMES
     ),
-    "table_norms (a table)": lambda: _drawn(
-        plot.table_norms,
-        {"table": ("names",)},
-        {"names": WORDS, "table": ("tensor",)},
-        table=rg.nn.LabelTable(3, 4),
-        names=("-1", "0", "1"),
-    ),
     "table_similarity": lambda: _drawn(
         plot.table_similarity,
         {"table": ("names", "head")},
@@ -133,9 +126,6 @@ GOOD_CALLS = {
         tokens=["a", "b", "c"],
         query=1,
     ),
-    "attention_tokens (a matrix)": lambda: _drawn(
-        plot.attention_tokens, {"weights": ("tokens",)}, {"tokens": WORDS}, weights=_weights(), tokens=["a", "b", "c"]
-    ),
     "attention_tree": lambda: _drawn(
         plot.attention_tree,
         {**OF_GRAPHS, "tree": ("weights", "node_names", "query", "graph")},
@@ -168,5 +158,4 @@ GOOD_CALLS = {
         query="a",
         pos={"a": (0.0, 0.0)},
     ),
-    "attention_graph (layout)": lambda: _drawn(plot.attention_graph, OF_GRAPHS, weights=_weights(), graph=graph()),
 }

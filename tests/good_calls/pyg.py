@@ -46,13 +46,11 @@ def _layers() -> dict[str, nn.Module]:
     torch.manual_seed(0)
     return {
         "conv": rg.pyg.RelationConv((8, 6), 4, 2, num_relations=2, edge_dim=3, beta=True).eval(),
-        "plain": rg.pyg.RelationConv(8, 4).eval(),
         "looped": rg.pyg.RelationConv(8, 4, num_relations=2, edge_dim=3, add_self_loops=True, value_map=1).eval(),
         "mean": rg.pyg.RelationConv(8, 4, num_relations=2, aggr="mean").eval(),
         "hetero": rg.pyg.RelationHeteroConv(8, 4, METADATA, 2).eval(),
         "global": rg.pyg.RelationGlobalAttention(8, 2, num_labels=3).eval(),
         "labeler": rg.pyg.RelationGlobalAttention(3, labeler=rg.ShortestPath(2)).eval(),
-        "unlabeled": rg.pyg.RelationGlobalAttention(8, 2).eval(),
     }
 
 
@@ -165,23 +163,6 @@ GOOD_CALLS = {
         {"in_channels": 8, "out_channels": 4, "heads": 2, "num_relations": 3, "tables": _tables(tied=True)},
         also={"out_channels": ("tables",), "heads": ("tables",)},
     ),
-    "RelationConv (maps for scores)": lambda: Good(
-        rg.pyg.RelationConv,
-        {
-            "in_channels": 8,
-            "out_channels": 4,
-            "num_relations": 3,
-            "tables": (),
-            "score": rg.score.Bilinear.learned(3, 1, 4),
-            "value_map": True,
-        },
-        also={"num_relations": ("score", "score.weight"), "heads": ("score.weight",), **SIZES},
-        accepts={"value_map": ("one",)},
-    ),
-    "RelationConv (a function of scores)": lambda: Good(
-        rg.pyg.RelationConv,
-        {"in_channels": 8, "out_channels": 4, "score": rg.score.Softcap(5.0), "value_map": False},
-    ),
     "RelationConv (one width)": lambda: Good(
         rg.pyg.RelationConv,
         {"in_channels": 8, "out_channels": 4, "decomposed_layers": 1, "aggr": "mean", "flow": "source_to_target"},
@@ -209,12 +190,6 @@ GOOD_CALLS = {
         },
         ALSO,
         accepts={"edge_index": ("sparse", "sparse rows")},
-    ),
-    "RelationConv.forward (features alone)": lambda: Good(
-        _layers()["plain"],
-        {"x": torch.randn(3, 8), "edge_index": _index()},
-        ALSO,
-        {"edge_index": ("sparse", "sparse rows")},
     ),
     "RelationConv.forward (edge by edge)": lambda: Good(
         _layers()["mean"], {"x": torch.randn(3, 8), "edge_index": _index(), "edge_type": torch.tensor([0, 1, -1])}, ALSO
@@ -297,9 +272,6 @@ GOOD_CALLS = {
         },
         {"x": ("labels", "batch"), "batch": ("labels",)},
     ),
-    "RelationGlobalAttention.forward (no labels)": lambda: Good(
-        _layers()["unlabeled"], {"x": torch.randn(3, 8), "batch": torch.tensor([0, 0, 1])}, {"x": ("batch",)}
-    ),
     "RelationConv.forward (data)": lambda: Good(rg.pyg.RelationConv(3, 4, num_relations=2, edge_dim=3), {"x": _data()}),
     "RelationGlobalAttention.forward (data)": lambda: Good(
         _layers()["labeler"], {"x": _data(), "labels": _data()}, {"x": ("labels", "data")}
@@ -321,7 +293,6 @@ GOOD_CALLS = {
     "from_data (batch)": lambda: _holding("batch", torch.tensor([0, 0, 1])),
     "from_data (batch alone)": lambda: _holding("batch", torch.tensor([0, 0, 1]), "ptr"),
     "from_data (ptr alone)": lambda: _holding("ptr", torch.tensor([0, 2, 3]), "batch"),
-    "from_data (ptr)": lambda: _holding("ptr", torch.tensor([0, 2, 3])),
     "to_data": lambda: Good(rg.pyg.to_data, {"graph": graph()}),
     "from_hetero_data": lambda: Good(rg.pyg.from_hetero_data, {"data": _hetero()}),
     "from_data (num_nodes)": lambda: _holding("num_nodes", 3),

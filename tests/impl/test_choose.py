@@ -170,11 +170,6 @@ def test_unknown_name():
         choose(call(), "flash")
 
 
-def test_chunked_refuses_weights():
-    with pytest.raises(NotImplementedError, match="impl='chunked' never holds all attention weights; use impl='dense'"):
-        choose(call(need_weights=True), "chunked")
-
-
 def test_torch_func_works_on_plain_torch_and_is_refused_elsewhere():
     x = torch.randn(2, 1, 2, 4, 3, dtype=torch.float64)
     labels = KINDS["distance"](4)
@@ -222,16 +217,6 @@ def test_labels_are_not_mapped_over(name):
             mapped(ids)
 
 
-@pytest.mark.parametrize("impl", ["reference", "dense"])
-def test_what_the_refusal_names_works(impl):
-    x, ids = torch.randn(2, 1, 2, 4, 6), torch.stack([IDS, IDS.T])
-    alone = [rg.relation_attention(one, one, one, own, TABLE, impl=impl) for one, own in zip(x, ids, strict=True)]
-    together = rg.relation_attention(x[:, 0], x[:, 0], x[:, 0], ids, TABLE, impl=impl)
-    torch.testing.assert_close(together, torch.cat(alone))
-    mapped = torch.vmap(lambda one: rg.relation_attention(one, one, one, IDS, TABLE, impl=impl))(x)
-    torch.testing.assert_close(mapped[0], alone[0])
-
-
 def test_forward_mode_works_on_plain_torch_and_is_refused_elsewhere():
     from torch.autograd import forward_ad
 
@@ -251,10 +236,3 @@ def test_weights_of_parallel_edges_come_from_the_reference():
     case = make(KINDS["edges only parallel"](4), kinds="v")
     _, aux = rg.relation_attention_with_aux(*case.inputs, case.labels, value_table=case.tables[1], need_weights=True)
     torch.testing.assert_close(aux.weights.sum(-1), (aux.weights.sum(-1) > 0).double())
-
-
-def test_chunked_has_no_second_derivative():
-    case = make(KINDS["distance"](4))
-    (grad,) = torch.autograd.grad(raw(case, "chunked")[0].square().sum(), case.inputs[:1], create_graph=True)
-    with pytest.raises(NotImplementedError, match="impl='chunked' has no second derivative; use impl='dense'"):
-        grad.sum().backward()

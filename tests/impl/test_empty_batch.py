@@ -115,13 +115,3 @@ def test_sizes_of_zero(none, dtype):
             for one, other in zip(found, wanted, strict=True):
                 scale = float(other.nan_to_num(neginf=0.0).abs().max()) if other.numel() else 1.0
                 torch.testing.assert_close(one, other, rtol=0.0, atol=ROUGH[dtype] * max(scale, 1.0))
-
-
-@pytest.mark.parametrize("options", [{"value_map": torch.ones(3, 1, 1)}, {"is_causal": True}], ids=["map", "causal"])
-def test_a_graph_without_keys_in_a_batch_of_one_key(options):
-    """The one key is that of the other graph."""
-    labels = rg.DistanceLabels(2, 1, lookup=[0, 1, 2], left=1, ptr=torch.tensor([0, 0, 1]), q_ptr=torch.arange(3))
-    options = {"q_offset": 0, "impl": "chunked", **options}
-    q, k, v = torch.randn(2, 3, 2), torch.randn(1, 3, 2), torch.randn(1, 3, 1)
-    z = rg.relation_attention(q, k, v, labels, None, torch.zeros(3, 1), **options)
-    assert torch.equal(z, torch.stack([torch.zeros(3, 1), v[0]]))

@@ -125,24 +125,3 @@ def test_what_labels_say_of_groups_is_found_once():
     assert len(found) == 2 * once > 0
     assert torch.equal(z[0], z[1])
     assert torch.equal(z[0], z[2])
-
-
-def test_forward_and_backward_drop_the_same_weights():
-    """With one value per head the output is linear in the value: its gradient shows the dropped weights."""
-    labels = KINDS["full block"]()
-    x = torch.randn(N, 1, 4, dtype=F64)
-    value = torch.randn(N, 1, 3, dtype=F64, requires_grad=True)
-    torch.manual_seed(0)
-    z = rg.relation_attention(x, x, value, labels, dropout_p=0.5, impl="chunked")
-    (grad,) = torch.autograd.grad(z.sum(), value)
-    torch.testing.assert_close((grad * value).sum(), z.sum())
-
-
-def test_groups_draw_numbers_of_their_own():
-    ptr = torch.tensor([0, 8, 16, 25, 34])
-    x = torch.zeros(34, 1, 2, dtype=F64)
-    labels = rg.ClippedDistance(1)(34, ptr=ptr)
-    z = rg.relation_attention(x, x, torch.ones_like(x), labels, dropout_p=0.5, impl="chunked")[:, 0, 0]
-    kept = (z[:16].unflatten(0, (2, 8)) * 8, z[16:].unflatten(0, (2, 9)) * 9)
-    assert not torch.equal(kept[0][0].round(), kept[0][1].round())
-    assert not torch.equal(kept[0][0].round(), kept[1][0][:8].round())

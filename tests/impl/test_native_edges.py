@@ -12,8 +12,7 @@ import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS, op
 from relgraph.impl.native import build, edges
 from relgraph.impl.native.check import check_listed
-from relgraph.plan import encode, lower
-from tests.budget import twins
+from relgraph.plan import lower
 from tests.cases import F64, KINDS, answer, call_of, make
 
 pytestmark = [
@@ -51,68 +50,14 @@ def close(got, wanted, atol):
             torch.testing.assert_close(a.double(), b.double(), atol=atol, rtol=atol)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 63])
-@each_kind
-def test_kinds(kind, n):
-    check(KINDS[kind](n), batch=2 if n < 7 else 1)
-
-
 @each_kind
 def test_kinds_as_op(kind, as_op):
     check(KINDS[kind](7))
 
 
-@pytest.mark.parametrize("size", [1, 16, 24, 32, 64])
-@pytest.mark.parametrize("value_size", [None, 3])
+@pytest.mark.parametrize(("size", "value_size"), [(1, 3), (16, 16), (24, 3), (32, 64), (64, 32)])
 def test_sizes(size, value_size):
-    check(some_edges(40, 150), size=size, value_size=value_size or size, heads=2)
-
-
-OPTIONS = {
-    "bool mask": lambda n: {"attn_mask": torch.rand(1, 1, n, n) > 0.3},
-    "added mask": lambda n: {"attn_mask": torch.randn(1, 2, n, n, dtype=F64), "heads": 2},
-    "causal": lambda n: {"is_causal": True},
-    "softcap": lambda n: {"score": rg.score.Softcap(2.0)},
-    "leaky": lambda n: {"score": rg.score.LeakyReLU(0.2)},
-    "scale": lambda n: {"scale": 0.3},
-    "shared key heads": lambda n: {"heads": 4, "kv_heads": 2, "value_size": 3},
-    "tables per head": lambda n: {"heads": 2, "per_head": "kvqb"},
-    "batch": lambda n: {"batch": 3},
-}
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_options(option):
-    check(some_edges(23, 90), **OPTIONS[option](23))
-
-
-@each_kind
-def test_every_option_at_once(kind):
-    labels = KINDS[kind](6)
-    batch = labels.batch_size
-    keep = (torch.rand(batch, 2, 6, 6) > 0.25).to(F64)
-    mask = torch.rand(*(() if labels.packed else (batch,)), 1, 6, 6) > 0.2
-    sizes = {"heads": 2, "kv_heads": 1, "size": 2, "value_size": 3, "per_head": "vb"}
-    check(labels, keep=keep, is_causal=True, attn_mask=mask, dropout_p=0.25, **sizes)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_graphs(seed):
-    """Empty rows, isolated nodes, no edges at all, parallel edges, hubs."""
-    torch.manual_seed(seed)
-    queries, keys = (int(x) for x in torch.randint(1, 80, (2,)))
-    count = int(torch.randint(0, 400, ()))
-    source, target = torch.randint(keys, (count,)), torch.randint(max(queries // 2, 1), (count,))
-    if seed % 3 == 0:
-        target = target * 0
-    labels = rg.EdgeLabels(torch.stack([source, target]), torch.randint(-1, 5, (count,)), 5, q_len=queries, k_len=keys)
-    check(labels, heads=2, batch=1 + seed % 2)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_dtypes(dtype):
-    exact, low = twins(some_edges(30, 120), dtype, heads=2, size=16, value_size=16)
-    close(answer(low, "edges"), answer(exact, "reference"), 32 * torch.finfo(dtype).eps)
+    check(some_edges(40, 150), size=size, value_size=value_size, heads=2)
 
 
 # ---- edge vectors ----
@@ -127,9 +72,9 @@ def with_vectors(impl, labels, leaves, **options):
     return [z, *torch.autograd.grad(z, learned, torch.randn(z.shape, dtype=z.dtype))]
 
 
-@pytest.mark.parametrize("tables", [0, 4])
-@pytest.mark.parametrize("maps", ["key", "value", "key value", "key value per head"])
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("maps", "tables", "batch"), [("key", 4, 1), ("value", 0, 2), ("key value", 0, 1), ("key value per head", 4, 2)]
+)
 def test_vectors(maps, tables, batch):
     labels = some_edges(20, 70)
     q, k, v = (leaf(batch, 2, 20, 5) for _ in range(3))
@@ -186,164 +131,25 @@ def test_dropout_share_and_independence():
     assert not torch.equal(factors, dropped(labels, 0.3, seed=1))
 
 
-def test_dropout_of_parallel_edges_differs():
-    labels = rg.EdgeLabels(torch.zeros(2, 4000, dtype=torch.long), torch.zeros(4000, dtype=torch.long), 1, q_len=1)
-    kept = (dropped(labels, 0.5) > 0).double()
-    assert abs(kept.mean() - 0.5) < 0.02
-
-
-def test_dropout_does_not_depend_on_other_edges():
-    """The draw of a pair is known by its place: leaving out others changes nothing."""
-    index = torch.tensor([[0, 1, 2, 3, 4, 2], [0, 0, 1, 2, 2, 3]])
-    ids = torch.zeros(6, dtype=torch.long)
-    whole = dropped(rg.EdgeLabels(index, ids, 1, q_len=5), 0.5)
-    part = dropped(rg.EdgeLabels(index[:, 1:], ids[1:], 1, q_len=5), 0.5)
-    assert torch.equal(whole[:, 1:], part)
-
-
-@pytest.mark.parametrize("direct", [True, False])
-def test_same_mask_in_both_passes(direct, monkeypatch):
-    if not direct:
-        monkeypatch.setattr(op, "unwatched", lambda _: False)
-    labels = some_edges(8, 20)
-
-    def run(*tensors):
-        torch.manual_seed(5)
-        return rg.relation_attention(*tensors, labels, impl="edges", dropout_p=0.4)
-
-    assert gradcheck(run, [leaf(1, 2, 8, 3) for _ in range(3)])
-
-
-# ---- second derivatives ----
-
-
-@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
-@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize(("dropout_p", "direct"), [(0.0, False), (0.3, True)])
 def test_second_derivatives(dropout_p, direct, monkeypatch):
     if not direct:
         monkeypatch.setattr(op, "unwatched", lambda _: False)
     labels = some_edges(3, 6)
-    names = (
-        "query",
-        "key",
-        "value",
-        "key_table",
-        "value_table",
-        "query_table",
-        "bias_table",
-        "attr",
-        "to_key",
-        "to_value",
-    )
     shapes = ((1, 2, 3, 2), (1, 1, 3, 2), (1, 1, 3, 2), (4, 2), (2, 4, 2), (4, 2), (4,), (6, 1), (2, 1), (2, 2, 1))
 
     def run(*tensors):
-        given = dict(zip(names, tensors, strict=True))
         torch.manual_seed(5)
+        maps = dict(zip(("edge_attr", "edge_key", "edge_value"), tensors[7:], strict=True))
         z, aux = rg.functional.relation_attention_with_aux(
-            *tensors[:3], labels, *tensors[3:7], edge_attr=given["attr"], edge_key=given["to_key"],
-            edge_value=given["to_value"], impl="edges", dropout_p=dropout_p, enable_gqa=True, need_label_mass=True,
-            score=rg.score.Softcap(3.0),
+            *tensors[:3], labels, *tensors[3:7], **maps, impl="edges", dropout_p=dropout_p, enable_gqa=True,
+            need_label_mass=True, score=rg.score.Softcap(3.0),
         )  # fmt: skip
         return z, aux.label_mass
 
     leaves = [leaf(*shape) for shape in shapes]
     assert gradcheck(run, leaves, fast_mode=True)
     assert gradgradcheck(run, leaves, fast_mode=True)
-
-
-def test_third_derivative():
-    labels, x = some_edges(4, 9), leaf(1, 1, 4, 2)
-    z = rg.relation_attention(x, x, x, labels, impl="edges").square().sum()
-    wanted = rg.relation_attention(x, x, x, labels, impl="reference").square().sum()
-    for _ in range(3):
-        z, wanted = (torch.autograd.grad(y, x, create_graph=True)[0].square().sum() for y in (z, wanted))
-        torch.testing.assert_close(z, wanted)
-
-
-def test_checkpoint_under_second_derivative_and_hooks():
-    """Saved tensors go through hooks."""
-    labels, x = some_edges(6, 20), leaf(1, 2, 6, 4)
-    seen = []
-
-    def pack(t):
-        seen.append(t.shape)
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        z = rg.relation_attention(x, x, x, labels, impl="edges")
-    assert seen
-    torch.autograd.grad(z.sum(), x)
-    with pytest.raises(RuntimeError, match="second time"):
-        torch.autograd.grad(z.sum(), x)
-
-
-# ---- the machinery ----
-
-
-def test_same_bits_twice_and_with_two_threads():
-    labels = some_edges(700, 9000)
-    q, k, v = (torch.randn(1, 8, 700, 16, requires_grad=True) for _ in range(3))
-    table = torch.randn(4, 16, requires_grad=True)
-
-    def run():
-        z = rg.relation_attention(q, k, v, labels, table, table, table, impl="edges")
-        torch.manual_seed(0)
-        return [z, *torch.autograd.grad(z, [q, k, v, table], torch.randn(z.shape))]
-
-    threads = torch.get_num_threads()
-    first, again = run(), run()
-    torch.set_num_threads(2)
-    try:
-        both = run()
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(first, again, both, strict=True))
-
-
-@each_kind
-def test_opcheck(kind):
-    labels = KINDS[kind](5)
-    plan = lower(labels)
-    tensors, ints = encode(plan)
-    batch, pairs, rows = labels.batch_size, plan.parts[0].csr.col.shape[0], labels.num_labels
-    query, key, value, by_query = (
-        leaf(batch, 2, 5, 6),
-        leaf(batch, 2, 5, 4),
-        leaf(batch, 2, 5, 4),
-        leaf(batch, 2, 5, rows),
-    )
-    table, vectors, seed = leaf(rows, 4), leaf(pairs, 2), torch.tensor(3)
-    header = [0, rows, 0, 1, 1, 0, 1, 1, 1]
-    arguments = (
-        query, key, value, by_query, None, table, table, table, None, vectors, None, None, seed, None, tensors,
-        [*header, *ints], 0.5, 0.1, [-1.0, 0.0], edges.KERNELS,
-    )  # fmt: skip
-    result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
-    assert set(result.values()) == {"SUCCESS"}
-
-
-@pytest.mark.slow
-def test_compile_fullgraph():
-    labels = some_edges(12, 40)
-    q, k, v = (torch.randn(1, 2, 12, 4, requires_grad=True) for _ in range(3))
-    table = torch.randn(4, 4, requires_grad=True)
-
-    def run(q, k, v, table):
-        return rg.relation_attention(q, k, v, labels, table, table, impl="edges")
-
-    wanted = run(q, k, v, table)
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    got = compiled(q, k, v, table)
-    torch.testing.assert_close(got, wanted)
-    for a, b in zip(*(torch.autograd.grad(z.sum(), [q, k, v, table]) for z in (got, wanted)), strict=True):
-        torch.testing.assert_close(a, b)
-
-
-def test_many_labels_need_no_table_of_scores():
-    """1,000 labels over 60 pairs: parts of gradients are as few as pairs allow."""
-    index, ids = torch.randint(30, (2, 60)), torch.randint(1000, (60,))
-    check(rg.EdgeLabels(index, ids, 1000, q_len=30), heads=2, mass=False)
 
 
 def leaf(*shape):
@@ -361,9 +167,9 @@ def some_edges(n, count):
 # ---- how the work is cut ----
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("threads", "packed", "batched"), [(1, False, True), (1, True, False), (3, False, False), (3, True, True)]
+)
 def test_every_cut_gives_the_same(threads, packed, batched, monkeypatch):
     """Heads in one task or several, keys packed or where they lie: values and gradients are those of the reference."""
     monkeypatch.setattr(edges, "PAIRS_A_TASK", 3)
@@ -402,31 +208,6 @@ def test_a_head_is_cut_where_threads_would_wait(monkeypatch):
     assert cut(8) == 3
 
 
-def test_dropout_of_a_part_is_that_of_the_whole():
-    """With the origins of its first head, query and key, a part draws what the whole draws there."""
-    index = torch.stack([torch.arange(6).repeat(6), torch.arange(6).repeat_interleave(6)])
-    whole = dropped(rg.EdgeLabels(index, torch.zeros(36, dtype=torch.long), 1, q_len=6), 0.5)
-    inside = (index >= 2).all(0)
-    part = rg.EdgeLabels(index[:, inside] - 2, torch.zeros(16, dtype=torch.long), 1, q_len=4)
-    mine = dropped(part, 0.5, heads=3, origin=(0, 5, 2, 2))
-    assert torch.equal(mine, whole[5:][:, inside])
-    assert not torch.equal(mine, dropped(part, 0.5, heads=3))
-
-
-def test_gradients_without_one_of_the_output():
-    """Label mass is used and the output is not."""
-    labels = some_edges(6, 20)
-    leaves = [leaf(1, 2, 6, 3) for _ in range(3)] + [leaf(4, 3)]
-    found = {}
-    for impl in ("native", "reference"):
-        _, aux = rg.functional.relation_attention_with_aux(
-            *leaves[:3], labels, leaves[3], impl=impl, need_label_mass=True
-        )  # fmt: skip
-        found[impl] = torch.autograd.grad(aux.label_mass.cos().sum(), leaves, materialize_grads=True)
-    for mine, wanted in zip(found["native"], found["reference"], strict=True):
-        torch.testing.assert_close(mine, wanted)
-
-
 def test_gradients_of_rows_that_overlap_in_memory():
     x = torch.randn(1, 1, 40, dtype=F64)
     query = x.unfold(-1, 16, 1)[:, :, :5].detach().requires_grad_()
@@ -436,14 +217,6 @@ def test_gradients_of_rows_that_overlap_in_memory():
         for impl in ("native", "reference")
     ]
     torch.testing.assert_close(*found)
-
-
-def test_no_heads():
-    labels, x = some_edges(5, 9), torch.randn(2, 0, 5, 3, dtype=F64, requires_grad=True)
-    table = torch.randn(4, 3, dtype=F64, requires_grad=True)
-    z = rg.relation_attention(x, x, x, labels, table, impl="native")
-    assert z.shape == x.shape
-    assert all((grad == 0).all() for grad in torch.autograd.grad(z.sum(), [x, table]))
 
 
 WRONG = {

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import relgraph as rg
 from relgraph.impl.chunked import blocks
-from relgraph.labels import DistanceLabels, EdgeLabels
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, assert_same, make, raw
 
 FAST = ("dense", "chunked", "native")
-SEEDS = 5  # one that passes proves little
+SEEDS = 3  # one that passes proves little
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
@@ -59,15 +54,34 @@ def test_kinds(kind, impl, n):
     check(make(KINDS[kind](n), n=n), impl)
 
 
-@pytest.mark.parametrize("n", [63, 111])
-@pytest.mark.parametrize("kind", IN_BLOCKS)
-def test_odd_sizes_over_several_blocks(kind, n):
-    check(make(KINDS[kind](n), n=n, heads=2, kv_heads=1, size=2, value_size=2, batch=1), "chunked")
+SOME_TABLES = [
+    ("", "", True),
+    ("k", "k", False),
+    ("v", "", True),
+    ("q", "q", False),
+    ("b", "", False),
+    ("kb", "b", True),
+    ("vq", "v", False),
+    ("kvqb", "kvqb", True),
+]
+"""Which tables there are, which of them are per head, and whether label masses are asked for."""
+
+
+@pytest.mark.parametrize("impl", FAST)
+@pytest.mark.parametrize(("tables", "per_head", "mass"), SOME_TABLES)
+@pytest.mark.parametrize("kind", ["distance", "edges sum", "edges only", "sum"])
+def test_tables(kind, tables, per_head, mass, impl):
+    """Over key heads that each head has for itself, or that all share."""
+    if tables or kind in ("edges only", "sum"):  # labels that nothing reads must hide some pairs
+        check(
+            make(KINDS[kind](6), heads=3, kv_heads=3 if mass else 1, kinds=tables, per_head=per_head), impl, mass=mass
+        )
 
 
 @each_kind_and_impl
 def test_odd_size_with_every_option(kind, impl):
     check_every_option(kind, impl, n=63, heads=2)
+    check_every_option(kind, impl, n=5, heads=4)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -76,12 +90,6 @@ def test_small_blocks(kind, rows, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_ROWS", rows)
     labels = KINDS[kind](8)
     check(make(labels, n=8, **causal_options(labels, 8)), "chunked")
-
-
-@each_kind_and_impl
-def test_causal(kind, impl):
-    labels = KINDS[kind](7)
-    check(make(labels, **causal_options(labels, 7)), impl)
 
 
 @pytest.mark.parametrize("impl", FAST)
@@ -112,14 +120,14 @@ def masks(labels, n, batch, heads):
     return {"rows that see nothing": empty_row, "padding": padding, "added": added}
 
 
-@pytest.mark.parametrize("which", ["rows that see nothing", "padding", "added"])
 @each_kind_and_impl
-def test_masks(kind, impl, which):
+def test_masks(kind, impl):
     labels = KINDS[kind](7)
     case = make(labels)
     batch = 1 if labels is not None and labels.packed else case.inputs[0].shape[0]
-    case.options["attn_mask"] = masks(labels, 7, batch, 2)[which]
-    check(case, impl)
+    for mask in masks(labels, 7, batch, 2).values():
+        case.options["attn_mask"] = mask
+        check(case, impl)
 
 
 @pytest.mark.parametrize("score", [None, rg.score.Additive(torch.linspace(-1.0, 1.0, 4))], ids=["dots", "additive"])
@@ -137,35 +145,6 @@ def test_a_mask_of_a_wider_dtype_is_converted(impl, dtype, score):
         )
         assert wide.dtype == dtype
         torch.testing.assert_close(wide, usual)
-
-
-@each_kind_and_impl
-def test_given_dropout_mask(kind, impl):
-    case = make(KINDS[kind](7), dropout_p=0.3)
-    shape = raw(case, "reference")[0].shape
-    k_len = 7 if case.labels is None else case.labels.k_len
-    keep = (torch.rand(*shape[:3], k_len) > 0.3).to(F64)
-    check(case, impl, keep=keep)
-
-
-@pytest.mark.parametrize("impl", FAST)
-@pytest.mark.parametrize("heads", [(4, 1), (4, 2), (4, 4)], ids=["mqa", "gqa", "mha"])
-@pytest.mark.parametrize("kind", ["distance", "dense batch", "edges only", "edges sum", "sum", "block"])
-def test_shared_key_heads(kind, heads, impl):
-    check(make(KINDS[kind](7), heads=heads[0], kv_heads=heads[1], per_head="vqb"), impl)
-
-
-TABLES = ["".join(c) for r in range(5) for c in combinations("kvqb", r)]
-
-
-@pytest.mark.parametrize("impl", FAST)
-@pytest.mark.parametrize("per_head", ["", "kvqb"])
-@pytest.mark.parametrize("tables", TABLES)
-@pytest.mark.parametrize("kind", ["distance", "edges sum", "edges only", "sum"])
-def test_tables(kind, tables, per_head, impl):
-    check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl)
-    if tables or kind in ("edges only", "sum"):  # labels that nothing reads must hide some pairs
-        check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl, mass=False)
 
 
 @pytest.mark.parametrize("impl", FAST)
@@ -224,88 +203,10 @@ def make_with(case, mask):
     return case
 
 
-@pytest.mark.parametrize("kind", ["distance", "dense", "edges only", "edges default"])
-def test_own_dropout_is_the_same_forward_and_backward(kind):
-    """With v = identity the output is the dropped weights; backward must drop the same ones."""
-    labels = KINDS[kind](70)
-    case = make(labels, heads=2, size=3, value_size=70, kinds="k", batch=1, dropout_p=0.5)
-    case.inputs[2] = torch.eye(70, dtype=F64).expand(1, 2, 70, 70).clone().requires_grad_()
-    torch.manual_seed(3)
-    weights = raw(case, "chunked", mass=False)[0]
-    (grad,) = torch.autograd.grad(weights.sum(), [case.inputs[2]])
-    torch.testing.assert_close(grad[..., 0], weights.sum(-2))  # d sum / d v[j] = sum_i of the dropped weights
-    torch.manual_seed(3)
-    assert torch.equal(raw(case, "chunked", mass=False)[0], weights)
-    dropped = (weights == 0).to(F64).mean() - (raw(case, "reference", keep=torch.ones(()), mass=False)[0] == 0).to(
-        F64
-    ).mean()
-    assert dropped > 0.05
-    assert not torch.equal(raw(case, "chunked", mass=False)[0], weights)
-
-
-@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
-def test_heads_and_batch_rows_have_dropout_of_their_own(impl):
-    """Also where each has a block of its own: 512 · 1,024 scores are one."""
-    x = torch.zeros(2, 2, 1024, 2)
-    kept = rg.relation_attention(x, x, torch.ones_like(x), None, dropout_p=0.5, impl=impl)[..., 0]
-    rows = kept.flatten(0, 1)
-    for one, other in combinations(rows, 2):
-        assert not torch.equal(one[:512], other[:512])
-    assert not torch.equal(rows[0, :512], rows[0, 512:])
-
-
-def test_dropout_gradient_against_finite_differences():
-    case = make(KINDS["distance"](6), batch=1, dropout_p=0.4)
-
-    def fn(*leaves):
-        torch.manual_seed(5)
-        return tuple(raw(case, "chunked"))
-
-    assert torch.autograd.gradcheck(fn, case.leaves)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("impl", FAST)
 @pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default", "edges only", "sum"])
 def test_error_in_lower_precision(kind, impl, dtype):
-    """KeepsAlive to the reference in the same dtype and to the size of the terms that cancel, over several seeds."""
+    """Near the reference in the same dtype and the size of the terms that cancel, over several seeds."""
     draws = (twins(KINDS[kind](40), dtype, heads=2, size=16, value_size=16) for _ in range(SEEDS))
     assert_within_budget(draws, lambda low: answer(low, impl))
-
-
-@given(
-    q_len=st.integers(1, 9),
-    k_len=st.integers(0, 9),
-    offset=st.integers(-4, 9),
-    lookup=st.lists(st.integers(-2, 3), min_size=1, max_size=7),
-    left=st.integers(0, 6),
-    causal=st.booleans(),
-    rows=st.integers(1, 4),
-)
-def test_any_lookup(q_len, k_len, offset, lookup, left, causal, rows):
-    labels = DistanceLabels(q_len, k_len, lookup=lookup, left=min(left, len(lookup) - 1), q_offset=offset, num_labels=4)
-    case = make(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal)
-    kept = blocks.BLOCK_ROWS
-    blocks.BLOCK_ROWS = rows
-    try:
-        check(case, "chunked")
-    finally:
-        blocks.BLOCK_ROWS = kept
-    check(case, "dense")
-
-
-@given(data=st.data(), n=st.integers(1, 6), count=st.integers(0, 20), default=st.sampled_from([None, -1, 2]))
-def test_any_edges(data, n, count, default):
-    node = st.integers(0, n - 1)
-    pairs = data.draw(st.lists(st.tuples(node, node, st.integers(-1, 2)), min_size=count, max_size=count))
-    index = torch.tensor([p[:2] for p in pairs], dtype=torch.long).reshape(-1, 2).T
-    ids = torch.tensor([p[2] for p in pairs], dtype=torch.long)
-    labels = EdgeLabels(
-        index, ids, 3, q_len=n, default=default, duplicates=data.draw(st.sampled_from(["first", "sum"]))
-    )
-    case = make(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1)
-    if default is None:
-        check(case, "edges")
-    if default is not None or not labels.parallel:
-        check(case, "chunked")
-        check(case, "dense")

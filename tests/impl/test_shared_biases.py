@@ -42,8 +42,7 @@ def threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("per_head", ["", "b"])
-@pytest.mark.parametrize("n", [0, 1, 7, 70])
+@pytest.mark.parametrize(("n", "per_head"), [(0, "b"), (1, ""), (7, "b"), (70, "")])
 @pytest.mark.parametrize("kind", ALL_PAIRS)
 @pytest.mark.usefixtures("both_ways")
 def test_outputs_and_gradients(kind, n, per_head):

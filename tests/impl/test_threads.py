@@ -50,6 +50,7 @@ CASES = [
     ("native", packed),
     ("dense", over),
     ("edges", edges),
+    ("native", edges),
 ]
 
 

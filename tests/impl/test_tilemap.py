@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relgraph.impl.triton import limits, tile_ids
+from relgraph.impl.triton import tile_ids
 from relgraph.impl.triton.tile_map import FIELDS, tile_map
 from relgraph.impl.triton.virtual import MAX_BAND, is_affine, virtual
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels
@@ -177,28 +177,12 @@ def plan_of(kind, n):
     return plain(n, n) if labels is None else lower(labels)
 
 
-@pytest.mark.parametrize("n", [1, 23])
+@pytest.mark.parametrize("n", [0, 1, 23])
 @pytest.mark.parametrize("kind", SINGLE)
 def test_kinds(kind, n):
     plan = plan_of(kind, n)
     check(plan, 4, 2, memo=Memory())
     check(plan, 2, 8, causal=plan.k_len - plan.q_len)
-
-
-causal_offsets = st.one_of(st.none(), st.integers(-6, 12))
-
-
-@given(
-    kind=st.sampled_from(SINGLE),
-    n=st.integers(0, 40),
-    rows=st.sampled_from(SIZES),
-    keys=st.sampled_from(SIZES),
-    causal=causal_offsets,
-    seed=st.integers(0, 99),
-)
-def test_any_kind_and_size(kind, n, rows, keys, causal, seed):
-    torch.manual_seed(seed)
-    check(plan_of(kind, n), rows, keys, causal=causal, memo=Memory())
 
 
 @st.composite
@@ -313,8 +297,7 @@ def test_any_packed_ids(data, ptrs, rows, keys, seed):
         check(lower(SumLabels(labels, block)), rows, keys, causal=causal, memo=Memory())
 
 
-@pytest.mark.parametrize("pairs", [1, 100])
-@pytest.mark.parametrize("kind", ["sum", "edges over distance packed"])
+@pytest.mark.parametrize(("kind", "pairs"), [("sum", 1), ("edges over distance packed", 100)])
 def test_written_in_small_chunks(kind, pairs, monkeypatch):
     monkeypatch.setattr(tile_ids, "CHUNK_PAIRS", pairs)
     check(plan_of(kind, 17), 4, 4, causal=1, memo=Memory())
@@ -360,16 +343,14 @@ def check_sorted(plan, rows, keys, causal=None, steps=2):
     return made
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("kind", ["dense batch", "sum", "edges over block"])
+@pytest.mark.parametrize(("kind", "steps"), [("dense batch", 2), ("sum", 1), ("edges over block", 2)])
 def test_order_and_bounds(kind, steps):
     assert check_sorted(plan_of(kind, 21), 4, 8, causal=2, steps=steps).ids.shape[0] > 5
 
 
 def test_order_and_bounds_of_many_labels():
-    made = check_sorted(lower(DistanceLabels(21, lookup=range(600), left=300).dense()), 4, 8, causal=2)
+    made = check_sorted(lower(DistanceLabels(13, lookup=range(600), left=300).dense()), 4, 8)
     assert made.ids.dtype == torch.int16
-    assert made.ids.shape[0] > 5
 
 
 def test_nothing_is_sorted_unless_asked_for():
@@ -379,40 +360,6 @@ def test_nothing_is_sorted_unless_asked_for():
         made = tile_map(plan, 4, 4, sort=sort, sort_transposed=sort_transposed, **options)
         filled = [x is not None for x in (made.order, made.bounds, made.order_t, made.bounds_t)]
         assert filled == [sort > 0, sort > 0, sort_transposed > 0, sort_transposed > 0]
-
-
-class NoLooking(TorchDispatchMode):
-    """Fails on whatever would wait for a device: reading a value, or a shape that depends on values."""
-
-    FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "repeat_interleave.Tensor", "is_nonzero")
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(word in str(func) for word in self.FORBIDDEN):
-            raise AssertionError(f"{func} looks at data")
-        if "aten.index." in str(func) and any(x is not None and x.dtype == torch.bool for x in args[1]):
-            raise AssertionError("indexing by a mask looks at data")
-        return func(*args, **(kwargs or {}))
-
-
-AFFINE = [kind for kind in SINGLE if kind == "none" or kind.startswith("distance")]
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("kind", AFFINE)
-def test_labels_by_distance_are_mapped_without_a_look_at_data(kind, transposed):
-    plan = plan_of(kind, 9)
-    graphs = 2 if plan.q_ptr is None else plan.q_ptr.shape[0] - 1
-    for causal in (None, 3, torch.tensor(3), torch.arange(graphs)):
-        options = {"batch": 2, "causal": causal, "device": CPU, "transposed": transposed}
-        expected = tile_map(plan, 4, 4, **options)
-        with NoLooking():
-            made = tile_map(plan, 4, 4, **options)
-        assert made.band is not None
-        assert made.ids is None
-        assert torch.equal(made.blocks, expected.blocks)
-    dense = plan_of("dense", 9)
-    with NoLooking(), pytest.raises(AssertionError, match="looks at data"):
-        tile_map(dense, 4, 4, batch=2, causal=None, device=CPU)
 
 
 def test_the_size_of_a_map_by_distance_is_bounded_by_its_blocks():
@@ -497,16 +444,12 @@ def test_work_grows_with_the_stored_labels():
     assert work(many) <= 1.3 * work(few)  # edges alone: 64 times as many pairs, and only the rows count
 
 
-def test_what_was_mapped_is_remembered():
+def test_written_maps_are_remembered():
     plan, memo = plan_of("sum", 12), Memory()
     options = {"batch": 2, "device": CPU, "memo": memo}
     first = tile_map(plan, 4, 4, causal=1, **options)
-    again, transposed = (
-        tile_map(plan, 4, 4, causal=1, **options),
-        tile_map(plan, 4, 4, causal=1, transposed=True, **options),
-    )
-    assert again is first
-    assert transposed.ids is first.ids
+    assert tile_map(plan, 4, 4, causal=1, **options) is first
+    assert tile_map(plan, 4, 4, causal=1, transposed=True, **options).ids is first.ids
     ordered = tile_map(plan, 4, 4, causal=1, sort=4, **options)
     assert ordered.ids is first.ids
     assert tile_map(plan, 4, 4, causal=1, sort=4, transposed=True, **options).order is ordered.order
@@ -518,6 +461,11 @@ def test_what_was_mapped_is_remembered():
     assert tile_map(plan, 4, 4, causal=offset.clone(), **options) is moving
     offset += 1
     assert tile_map(plan, 4, 4, causal=offset, **options) is not moving
+    index, ids, _ = edges(9)
+    plan = lower(EdgeLabels(index, ids, 5, q_len=9, default=distance(9, q_offset=offset)))
+    for _ in range(2):  # labels with an offset that changes are written again
+        check(plan, 4, 4, memo=memo)
+        offset += 2
 
 
 def test_maps_by_distance_are_remembered_unless_an_offset_is_a_tensor():
@@ -535,19 +483,8 @@ def test_maps_by_distance_are_remembered_unless_an_offset_is_a_tensor():
             assert torch.equal(got.blocks, wanted.blocks)
 
 
-def test_labels_whose_offset_changed_are_written_again():
-    offset = torch.tensor([0, 1])
-    index, ids, _ = edges(9)
-    plan = lower(EdgeLabels(index, ids, 5, q_len=9, default=distance(9, q_offset=offset)))
-    memo = Memory()
-    check(plan, 4, 4, memo=memo)
-    offset += 2
-    check(plan, 4, 4, memo=memo)
-
-
-@pytest.mark.parametrize("kind", ["edges over distance packed", "distance packed"])
-def test_what_is_remembered_does_not_hold_on_to_the_labels(kind):
-    labels, memo = KINDS[kind](9), Memory()
+def test_what_is_remembered_does_not_hold_on_to_the_labels():
+    labels, memo = KINDS["edges over distance packed"](9), Memory()
     plan = lower(labels)
     options = {"batch": 1, "causal": 0, "device": CPU, "sort": 4, "sort_transposed": 4, "memo": memo}
     made = [tile_map(plan, 4, 4, transposed=transposed, **options) for transposed in (False, True)]
@@ -558,34 +495,6 @@ def test_what_is_remembered_does_not_hold_on_to_the_labels(kind):
     assert len(made) == 2
     assert memo.found
     assert not any(ref() is not None for ref in held)
-
-
-def test_while_a_cuda_graph_is_recorded_maps_by_distance_are_made_anew(monkeypatch):
-    """The graph then computes them at each replay; nothing of it is kept, and nothing that was kept is taken."""
-    for kind in ("distance", "distance packed"):
-        plan, memo = plan_of(kind, 9), Memory()
-        options = {"batch": 1, "device": CPU, "memo": memo}
-        kept = tile_map(plan, 4, 4, causal=0, **options)
-        with monkeypatch.context() as recording:
-            recording.setattr(limits, "is_recording", lambda device: True)
-            before = dict(memo.found)
-            again = tile_map(plan, 4, 4, causal=0, **options)
-            assert again is not kept
-            assert torch.equal(again.blocks, kept.blocks)
-            tile_map(plan, 4, 4, causal=1, **options)
-            assert memo.found == before
-        assert tile_map(plan, 4, 4, causal=0, **options) is kept
-
-
-@pytest.mark.parametrize("kind", ["block", "edges over distance"])
-def test_a_cuda_graph_does_not_record_labels_that_are_written_out(kind, monkeypatch):
-    """Not even with a map that was made before: replays would keep it when the labels change."""
-    plan, memo = plan_of(kind, 9), Memory()
-    options = {"batch": 1, "device": CPU, "memo": memo, "causal": 0}
-    tile_map(plan, 4, 4, **options)
-    monkeypatch.setattr(limits, "is_recording", lambda device: True)
-    with pytest.raises(NotImplementedError, match="cannot be recorded in a CUDA graph.*use impl='chunked'"):
-        tile_map(plan, 4, 4, **options)
 
 
 def test_a_map_made_while_predicting_serves_training():

@@ -6,11 +6,8 @@ import gc
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.impl import op
 from relgraph.impl.triton import limits
 from relgraph.labels import DenseLabels, DistanceLabels, SumLabels, memory
 from relgraph.score import LeakyReLU, Softcap
@@ -58,10 +55,10 @@ CALLS = [
 ]
 """Between them each option of the kernels, and each choice of the terms that they read."""
 EACH = {
-    "banded": (0, 1, 2, 3, 5),
-    "patches": (1, 2, 4, 7),
-    "two patches": (0, 3),
-    "distance packed offsets": (1,),
+    "banded": (1, 2, 4),
+    "patches": (3, 5, 7),
+    "two patches": (0, 1),
+    "distance packed offsets": (5,),
     "distance per row": (6,),
     "edges over distance packed": (3,),
     "none": (2,),
@@ -126,31 +123,19 @@ def test_none_or_one_to_attend(kind, n):
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "scale"),
-    [
-        ("banded", torch.float16, -1.0),
-        ("two patches", torch.bfloat16, None),
-        ("none", torch.bfloat16, 0.0),
-    ],
+    ("kind", "dtype", "scale"), [("banded", torch.float16, -1.0), ("two patches", torch.bfloat16, None)]
 )
 def test_half_types(kind, dtype, scale):
     check(*twins(KINDS[kind](37), dtype, heads=2, size=16, value_size=16, batch=1, scale=scale))
 
 
-@pytest.mark.parametrize("kind", ["dense", "distance packed"])
-def test_causal_offsets(kind):
-    """Each batch row or graph has its own."""
-    packed = kind == "distance packed"
-    labels, offset = KINDS[kind](20), torch.tensor([0, 1, -1, 2] if packed else [1, -2])
-    if packed:
-        labels, offset = DistanceLabels(20, lookup=range(5), left=2, ptr=labels.q_ptr, q_offset=offset), None
-    check(*twins(labels, n=20, is_causal=True, q_offset=offset))
+def test_causal_offsets():
+    """Each batch row has its own; graphs have theirs in the labels."""
+    check(*twins(KINDS["dense"](20), n=20, heads=1, kv_heads=1, is_causal=True, q_offset=torch.tensor([1, -2])))
 
 
-@pytest.mark.parametrize("rows", [1, 18])
-def test_decoding_one_row_and_a_prefill(rows):
-    labels = rg.ClippedDistance(4)(rows, 30 + rows, q_offset=30)
-    check(*twins(labels, is_causal=True, batch=1))
+def test_decoding():
+    check(*twins(rg.ClippedDistance(4)(1, 31, q_offset=30), is_causal=True, batch=1))
 
 
 def test_one_part_is_scored_by_row_and_the_others_by_tables():
@@ -188,24 +173,22 @@ def test_rows_far_from_each_other(monkeypatch):
     torch.testing.assert_close(ours, rg.relation_attention(far, far, far, labels, far[0, 0, :5], impl="dense"))
 
 
-@pytest.mark.parametrize("size", [1, 33, 256])
+@pytest.mark.parametrize("size", [1, 256])
 def test_head_sizes(size):
     check(*twins(KINDS["distance"](18), size=size, value_size=max(size // 2, 1), batch=1, heads=1, kv_heads=1))
 
 
 def test_labels_by_distance_that_share_a_label_or_skip():
-    """T5's buckets (a label for several distances), dilation (no label at odd distances), a window with holes."""
-    for lookup in ([0, 0, 1, 1, 2, 3, 3, 0], [0, -1, 1, -1, 2], [-2, 0, -2, 1, -2, 2, -2]):
-        labels = DistanceLabels(18, lookup=lookup, left=2, num_labels=4)
-        check(*twins(labels, batch=1, heads=1, kv_heads=1))
+    """A window with holes, a label for several distances, and distances without a label."""
+    labels = DistanceLabels(18, lookup=[-2, 0, 0, -2, 1, -1, 2, -2], left=4, num_labels=4)
+    check(*twins(labels, batch=1, heads=1, kv_heads=1))
 
 
 def test_a_label_that_nobody_may_attend_to_by_its_bias():
-    for labels in (banded(37), DenseLabels(torch.randint(0, 5, (20, 20)), 5)):
-        exact, low = twins(labels, kinds="kvb", batch=1, heads=1, kv_heads=1)
-        for case in (exact, low):
-            case.tables[3].data[0] = float("-inf")
-        check(exact, low)
+    exact, low = twins(banded(37), kinds="kvb", batch=1, heads=1, kv_heads=1)
+    for case in (exact, low):
+        case.tables[3].data[0] = float("-inf")
+    check(exact, low)
 
 
 def test_mass_is_never_negative():
@@ -215,15 +198,18 @@ def test_mass_is_never_negative():
     assert float(raw(case, "triton")[2].detach().min()) >= 0
 
 
-def test_dropout_gradients_of_every_leaf():
-    """The drawn mask is read off the output and given to the reference."""
-    exact, low = twins(patches(21)[0], size=3, heads=2, kv_heads=1, value_size=21, batch=1, dropout_p=0.4)
+@pytest.mark.parametrize("kind", ["patches", "distance packed"])
+def test_dropout_gradients_of_every_leaf(kind):
+    """The drawn mask is read off the output and given to the reference. Graphs begin where four does not divide."""
+    exact, low = twins(KINDS[kind](21), size=3, heads=2, kv_heads=1, value_size=21, batch=1, dropout_p=0.4)
+    units = torch.eye(21, dtype=F64)
     for case in (exact, low):
-        case.inputs[2].data.copy_(torch.eye(21, dtype=F64))
+        case.inputs[2].data.copy_(units[:, None] if case.labels.packed else units)
         case.tables[1].data.zero_()
     torch.manual_seed(5)
     found = ours(low)
-    truth = answer(exact, "reference", keep=(found[0][0].detach() != 0).to(F64))
+    keep = (found[0][0].detach() != 0).to(F64)
+    truth = answer(exact, "reference", keep=keep)
     for mine, theirs in zip([*found[0], *found[1]], [*truth[0], *truth[1]], strict=True):
         torch.testing.assert_close(mine.double(), theirs, atol=2e-5, rtol=1e-4)
 
@@ -237,20 +223,6 @@ def test_tiles_of_another_size_drop_the_same_pairs(monkeypatch):
         torch.manual_seed(1)
         found.append(output(case) == 0)
     assert torch.equal(found[0], found[1])
-
-
-@pytest.mark.slow
-@settings(max_examples=12)
-@given(
-    q_len=st.integers(1, 40),
-    k_len=st.integers(0, 40),
-    offset=st.integers(-10, 40),
-    lookup=st.lists(st.integers(-2, 3), min_size=1, max_size=9),
-    causal=st.booleans(),
-)
-def test_any_lookup(q_len, k_len, offset, lookup, causal):
-    labels = DistanceLabels(q_len, k_len, lookup=lookup, left=len(lookup) // 2, q_offset=offset, num_labels=4)
-    check(*twins(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal))
 
 
 def test_maps_are_made_once_and_go_with_their_labels(monkeypatch):
@@ -267,6 +239,7 @@ def test_maps_are_made_once_and_go_with_their_labels(monkeypatch):
     monkeypatch.setattr(launch, "tile_map", counting)
     raw(case, "triton")
     assert sum(made) > 0
+    gc.collect()
     entries = len(memory._entries.found)
     case.labels.ids.add_(0)  # changed in place: what was made before goes
     before = sum(made)
@@ -315,45 +288,6 @@ def test_refused_without_a_gpu_or_triton(monkeypatch):
     refused(r"pip install triton")
 
 
-def test_custom_op_contract(monkeypatch):
-    """torch's own checks of an operator: schema, fake kernel, autograd registration."""
-    monkeypatch.setattr(op, "unwatched", lambda _: False)
-    call = fused_arguments(moved(make(KINDS["dense"](3), batch=1, heads=1, kv_heads=1, dtype=torch.float32), DEVICE))
-    leaf = lambda x: x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x  # noqa: E731
-    torch.library.opcheck(torch.ops.relgraph.attend.default, tuple(map(leaf, call)))
-
-
-def fused_arguments(case):
-    found = []
-    names = ("attend", "attend_unrecorded")
-    real = [getattr(torch.ops.relgraph, name) for name in names]
-
-    def recorder(op):
-        return lambda *args: (found.append(args), op(*args))[1]
-
-    for name, one in zip(names, real, strict=True):
-        setattr(torch.ops.relgraph, name, recorder(one))
-    try:
-        raw(case, "triton")
-    finally:
-        for name, one in zip(names, real, strict=True):
-            setattr(torch.ops.relgraph, name, one)
-    return found[0]
-
-
-def test_checkpointed():
-    labels = KINDS["distance"](18)
-    q = torch.randn(1, 2, 18, 4, device=DEVICE, requires_grad=True)
-    table = torch.randn(5, 4, device=DEVICE, requires_grad=True)
-    step = lambda q: rg.relation_attention(q, q, q, labels, table, table, dropout_p=0.3, impl="triton")  # noqa: E731
-    torch.manual_seed(0)
-    torch.utils.checkpoint.checkpoint(step, q, use_reentrant=False).sum().backward()
-    kept, q.grad = q.grad, None
-    torch.manual_seed(0)
-    step(q).sum().backward()
-    torch.testing.assert_close(kept, q.grad)
-
-
 def results_here(call, **options):
     """The results where the kernels run, brought back."""
     call = {name: x if x is None else x.to(DEVICE) for name, x in call.items()}
@@ -364,8 +298,8 @@ def results_here(call, **options):
 @pytest.mark.parametrize(
     ("kind", "how", "score"),
     [
-        ("distance", "key", None),
         ("distance", "bias", Softcap(3.0)),
+        ("dense", "key", None),
         ("dense", "mask", Softcap(3.0)),
         ("edges", "key", None),
     ],
@@ -376,14 +310,12 @@ def test_infinite_scores(kind, how, score):
     for mine, other in zip(results_here(call, score=score), results("reference", masked, score=score), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
     call, masked, pairs = infinite(kind, how, negative=False)
-    output, lse = results_here(call)[:2]
+    output, lse, _ = results_here(call, gradients=False)
     assert output[:, :, pairs.any(1)].isnan().all()
     assert lse[:, :, pairs.any(1)].isnan().all()
-
-
-@pytest.mark.parametrize("kind", ["dense", "edges"])
-def test_a_hidden_pair_may_have_any_score(kind):
-    call, masked, _ = infinite(kind, "key")
-    call = {**masked, "key": call["key"].nan_to_num(neginf=float("nan"))}
-    for mine, other in zip(results_here(call)[:3], results("reference", masked)[:3], strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
+    if how == "key":  # a pair that a mask hides may have any score
+        call, masked, _ = infinite(kind, how)
+        call = {**masked, "key": call["key"].nan_to_num(neginf=float("nan"))}
+        wanted = results("reference", masked, gradients=False)
+        for mine, other in zip(results_here(call, gradients=False), wanted, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)

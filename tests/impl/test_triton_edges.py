@@ -13,7 +13,7 @@ from relgraph.impl.triton.edges import PAIRS
 from relgraph.labels import EdgeLabels
 from relgraph.plan import encode, plan_memo
 from tests.budget import twins
-from tests.cases import F64, KINDS, Case, answer, edges, make, moved, raw
+from tests.cases import F64, KINDS, answer, edges, make, moved, raw
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -55,7 +55,7 @@ def test_none_or_one_to_attend(kind, n):
 
 @pytest.mark.parametrize("kind", ALONE)
 def test_every_option_at_once(kind):
-    labels, n = KINDS[kind](6), 6
+    labels, n = KINDS[kind](4), 4
     batch = labels.batch_size
     lead = () if labels.packed else (batch,)
     keep = (torch.rand(batch, 2, n, n) > 0.25).to(F64)
@@ -65,23 +65,23 @@ def test_every_option_at_once(kind):
 
 
 def test_many_pairs_a_query():
-    """Several wider tiles: 40 pairs a query, one a key."""
-    index, ids, _ = edges(2, 40, count=80)
-    check(EdgeLabels(index, ids, 3, q_len=2, k_len=40), heads=1, kv_heads=1)
+    """Several wider tiles: about 40 pairs per query, parallel ones among them, and 100 labels."""
+    index = torch.stack([torch.randint(6, (80,)), torch.randint(2, (80,))])
+    check(EdgeLabels(index, torch.randint(-1, 100, (80,)), 100, q_len=2, k_len=6), heads=1, kv_heads=1)
 
 
-@pytest.mark.parametrize(("size", "value_size"), [(1, 5), (17, 3), (64, 256)])
+@pytest.mark.parametrize(("size", "value_size"), [(17, 3), (64, 256)])
 def test_head_sizes(size, value_size):
     check(KINDS["edges only"](3), heads=1, kv_heads=1, size=size, value_size=value_size)
 
 
 @pytest.mark.parametrize(
     ("kinds", "per_head", "mass"),
-    [("", "", True), ("k", "k", False), ("q", "", True), ("b", "", False), ("v", "v", False), ("vqb", "qb", True)],
+    [("", "", True), ("kb", "k", False), ("q", "", True), ("v", "v", False), ("vqb", "qb", True)],
 )
 def test_some_of_the_tables(kinds, per_head, mass):
-    """Four heads share two key heads."""
-    check(KINDS["edges only batch"](3), kinds=kinds, per_head=per_head, mass=mass, heads=4, kv_heads=2)
+    """Two heads share a key head."""
+    check(KINDS["edges only"](3), kinds=kinds, per_head=per_head, mass=mass, heads=2, kv_heads=1)
 
 
 @pytest.mark.parametrize(
@@ -93,28 +93,22 @@ def test_some_of_the_tables(kinds, per_head, mass):
     ],
 )
 def test_masks_causal_order_and_named_scores(kind, offset, mask, score):
-    labels = KINDS[kind](5)
+    labels = KINDS[kind](4)
     batch = 2 if kind == "edges only" else labels.batch_size
     lead = () if labels.packed else (batch,)
-    seen = torch.rand(*lead, 2, 5, 5) > 0.4
+    seen = torch.rand(*lead, 2, 4, 4) > 0.4
     seen[..., 2, :] = False
-    padding = torch.ones(*lead, 1, 1, 5, dtype=torch.bool)
-    padding[..., -2:] = False
-    added = torch.randn(5, 5)
+    padding = torch.ones(*lead, 1, 1, 4, dtype=torch.bool)
+    padding[..., -1:] = False
+    added = torch.randn(4, 4)
     added[1] = float("-inf")
     options = {"attn_mask": {"rows that see nothing": seen, "padding": padding, "added": added}[mask], "score": score}
     check(labels, is_causal=offset is not None, q_offset=offset, batch=batch, **options)
 
 
-@pytest.mark.parametrize("num_labels", [1, 100])
-def test_numbers_of_labels(num_labels):
-    index, _, _ = edges(4, count=8)
-    check(EdgeLabels(index, torch.randint(-1, num_labels, (8,)), num_labels, q_len=4), heads=1, kv_heads=1)
-
-
 def test_own_dropout_is_the_same_forward_and_backward():
     """With v = identity the output shows what was dropped; given to the reference, it makes the same gradients."""
-    exact, low = twins(KINDS["edges only batch"](4), heads=4, value_size=4, kinds="kqb", dropout_p=0.5)
+    exact, low = twins(KINDS["edges only batch"](4), heads=2, value_size=4, kinds="kqb", dropout_p=0.5)
     eye = torch.eye(4).expand(2, 2, 4, 4).clone()
     for case in (exact, low):
         case.inputs[2].data.copy_(eye)
@@ -133,25 +127,14 @@ def test_own_dropout_is_the_same_forward_and_backward():
     assert not torch.equal(raw(case, "triton")[0].cpu(), weights)
 
 
-def test_share_that_dropout_keeps():
-    """Sixteen hundred equal weights: the kept share is within five standard deviations."""
-    n, share = 800, 0.8
-    index = torch.stack([torch.arange(n), torch.zeros(n, dtype=torch.long)])
-    labels = EdgeLabels(index, torch.zeros(n, dtype=torch.long), 1, q_len=1, k_len=n).to(DEVICE)
-    q, k, v = (torch.zeros(1, 2, m, 1, device=DEVICE) for m in (1, n, n))
-    case = Case(labels, [q, k, v + 1], [None] * 4, {"dropout_p": share, "enable_gqa": False})
-    kept = raw(case, "triton", mass=False)[0].mean() * (1 - share)
-    assert abs(float(kept) - (1 - share)) < 5 * (share * (1 - share) / (2 * n)) ** 0.5
-
-
 @pytest.mark.parametrize(("kind", "dtype"), [("edges only", torch.bfloat16), ("edges only packed", torch.float16)])
 def test_half_types(kind, dtype):
-    check(KINDS[kind](6), dtype, heads=2, kv_heads=1, size=16, value_size=16)
+    check(KINDS[kind](4), dtype, heads=2, kv_heads=1, size=16, value_size=16)
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["output", "lse", "mass"])
 def test_gradient_of_one_output_alone(which):
-    exact, low = twins(KINDS["edges only"](4), batch=1)
+    exact, low = twins(KINDS["edges only"](3), batch=1, heads=1, kv_heads=1)
     case, grads = moved(low, DEVICE), []
     for of, impl in ((case, "triton"), (low, "edges"), (exact, "reference")):
         out = raw(of, impl)[which]
@@ -161,22 +144,10 @@ def test_gradient_of_one_output_alone(which):
     within_budget(*grads)
 
 
-def test_rows_without_pairs_are_zero_and_give_zero_gradients():
-    labels = EdgeLabels(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 1]), 3, q_len=4)
-    case = moved(make(labels, dtype=torch.float32), DEVICE)
-    outputs, grads = answer(case, "triton")
-    output, lse, mass = (x.detach().cpu() for x in outputs)
-    assert (output[:, :, [0, 1, 3]] == 0).all()
-    assert (lse[:, :, [0, 1, 3]] == float("-inf")).all()
-    assert (mass[:, :, [0, 1, 3]] == 0).all()
-    assert (grads[0][:, :, [0, 1, 3]] == 0).all()
-    assert (grads[1][:, :, 2:] == 0).all()
-    assert (grads[2][:, :, 2:] == 0).all()
-    torch.testing.assert_close(mass[:, :, 2].sum(-1), torch.ones(2, 2))
-
-
 def test_repeats_bit_for_bit():
-    case = moved(make(KINDS["edges only parallel"](3), dtype=torch.float32, batch=1, dropout_p=0.2), DEVICE)
+    case = moved(
+        make(KINDS["edges only parallel"](3), dtype=torch.float32, batch=1, heads=1, kv_heads=1, dropout_p=0.2), DEVICE
+    )
     runs = []
     for _ in range(2):
         torch.manual_seed(5)
@@ -237,7 +208,7 @@ def test_no_second_derivative():
 
 def test_large_scores():
     """One key of each query is far above the others: both passes find weights of 0 and 1 again."""
-    size, labels = 1e12, EdgeLabels(*edges(8)[:2], 3, q_len=8)
+    size, labels = 1e12, EdgeLabels(*edges(6)[:2], 3, q_len=6)
     exact, low = twins(labels, torch.float32, batch=1, size=8, kinds="v")
     for case in (exact, low):
         for x in case.inputs[:2]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import _pydecimal
 import argparse
-import ast
 import dataclasses
 import sys
 import tokenize
-import typing
 from itertools import product
 
 import pytest
@@ -175,7 +172,7 @@ def test_type_parameters():
     }  # fmt: skip
 
 
-MODULES = (argparse, typing, dataclasses, _pydecimal, ast, tokenize)
+MODULES = (argparse, dataclasses)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -334,17 +331,19 @@ def test_nesting_and_length():
 
 
 def test_refuses_bad_input(monkeypatch):
-    with pytest.raises(SyntaxError, match="source must be free of null characters, got one"):
-        read("x\0")
     with pytest.raises(ValueError, match="source must be Unicode text, got a surrogate at character 4"):
         read("x = '\ud800'"[0:4] + "\ud800")
-    with pytest.raises(SyntaxError, match="source must be utf-8, got other bytes"):
-        read(b"x = 1\ny = 2\nz = 3 # \xff")
-    with pytest.raises(SyntaxError, match="invalid syntax") as caught:
-        read("x = 1\ny = = 2")
-    assert (caught.value.lineno, caught.value.offset) == (2, 5)
-    with pytest.raises(IndentationError, match="unexpected indent"):
-        read("    def f(): pass")
+    for source, line, column, message in (
+        ("x\n\u00e9 = \0", 2, 5, "source must be free of null characters, got one"),
+        (b"x = 1\ny = 2\nz = 3 # \xff", 3, 9, "source must be utf-8, got other bytes"),
+        (b"x = '\xe9'", 1, 6, "."),
+        (b"# coding: nonsense\nx", 1, 1, "."),
+        ("x = (\n1 1)", 2, 1, "."),
+        ("x = 1\ny = = 2", 2, 5, "invalid syntax"),
+    ):
+        with pytest.raises(SyntaxError, match=message) as caught:
+            read(source)
+        assert (caught.value.lineno, caught.value.offset) == (line, column)
     assert read("# coding: latin-1\nx = 'é'".encode("latin-1")).tokens[2] == "'é'"
 
     def fails(_):
@@ -364,19 +363,3 @@ def test_goes_straight_into_the_labeler():
     assert labels.edge_index.shape[1] == 2 * int((graph.edge_type < 11).sum())
     batch = rg.CodeRelations()(rg.Graph.batch([graph, graph]))
     torch.testing.assert_close(batch.ids[: labels.ids.shape[0]], labels.ids)
-
-
-@pytest.mark.parametrize(
-    ("source", "line", "column"),
-    [
-        ("x\n\u00e9 = \0", 2, 5),
-        (b"x = 1\ny = '\xe9'", 2, 6),
-        (b"x = '\xe9'", 1, 6),
-        (b"# coding: nonsense\nx", 1, 1),
-        ("x = (\n1 1)", 2, 1),
-    ],
-)
-def test_what_cannot_be_read_says_where(source, line, column):
-    with pytest.raises(SyntaxError, match=r".") as caught:
-        python.read(source)
-    assert (caught.value.lineno, caught.value.offset) == (line, column)

@@ -1,4 +1,4 @@
-"""What every labeler must do: a suite that each test module inherits with labelers and inputs of its own."""
+"""A suite for every labeler, which each test module inherits with its own labelers and inputs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parts(labels: Labels) -> tuple[Labels, ...]:
 
 
 def per_part(value):
-    """Names or numbers as one entry a part, whether or not there is a sum."""
+    """Return names or sizes as one entry per part, also where there is no sum."""
     plain = isinstance(value, int) or (isinstance(value, tuple) and all(isinstance(name, str) for name in value))
     return (value,) if plain else value
 
@@ -53,35 +53,27 @@ class LabelerSuite:
 
     cases: tuple[Case, ...] = ()
 
-    def test_prints_as_the_expression_that_makes_it(self, case):
+    def test_is_a_value(self, case):
         again = eval(repr(case.labeler), dict(NAMES))
         assert type(again) is type(case.labeler)
-        assert again == case.labeler
-        assert hash(again) == hash(case.labeler)
         assert repr(again) == repr(case.labeler)
-
-    def test_pickles_and_copies(self, case):
-        for again in (pickle.loads(pickle.dumps(case.labeler)), copy.copy(case.labeler), copy.deepcopy(case.labeler)):
-            assert again == case.labeler
-            assert again(*case.args, **case.kwargs) == case.labels()
-
-    def test_is_frozen(self, case):
+        for same in (again, pickle.loads(pickle.dumps(case.labeler)), copy.copy(again), copy.deepcopy(again)):
+            assert same == case.labeler
+            assert hash(same) == hash(case.labeler)
+        assert again(*case.args, **case.kwargs) == case.labels() == case.labels()
         with pytest.raises(AttributeError, match="cannot assign"):
             case.labeler.anything = 1
-
-    def test_differs_from_other_labelers(self, case):
         for other in self.cases:
             assert (other.labeler == case.labeler) == (repr(other.labeler) == repr(case.labeler))
 
     def test_has_a_different_name_for_every_label(self, case):
-        numbers, names = per_part(case.labeler.num_labels), per_part(case.labeler.names)
-        assert len(numbers) == len(names)
-        for number, named in zip(numbers, names, strict=True):
+        sizes, names = per_part(case.labeler.num_labels), per_part(case.labeler.names)
+        for size, named in zip(sizes, names, strict=True):
             assert isinstance(named, tuple)
             assert all(isinstance(name, str) for name in named)
-            assert len(set(named)) == len(named) == number
+            assert len(set(named)) == len(named) == size
 
-    def test_labels_agree_with_num_labels(self, case):
+    def test_labels_and_their_slices(self, case):
         labels = case.labels()
         assert labels.num_labels == case.labeler.num_labels
         for part in parts(labels):
@@ -89,30 +81,21 @@ class LabelerSuite:
             assert ids.dtype == torch.int64
             assert ids.shape == attend.shape == (part.batch_size, labels.q_len, labels.k_len)
             assert bool(((ids >= -1) & (ids < part.num_labels)).all())
-
-    def test_is_deterministic(self, case):
-        assert case.labels() == case.labels()
-
-    def test_row_slices_agree(self, case):
-        labels = case.labels()
-        for start, stop in ((0, labels.q_len), (0, labels.q_len // 2), (labels.q_len // 3, labels.q_len)):
+        for start, stop in ((0, labels.q_len // 2), (labels.q_len // 3, labels.q_len)):
             for whole, some in zip(parts(labels), parts(labels[start:stop]), strict=True):
                 for expected, got in zip(whole.to_dense(), some.to_dense(), strict=True):
                     torch.testing.assert_close(got, expected[:, start:stop])
 
-    def test_dense_labeler_gives_the_same_written_out(self, case):
-        dense = case.labeler.dense()
+    def test_written_out_and_counted(self, case):
+        dense, counts = case.labeler.dense(), case.labeler.describe(*case.args, **case.kwargs)
         assert (dense.num_labels, dense.names) == (case.labeler.num_labels, case.labeler.names)
-        for written, part in zip(parts(dense(*case.args, **case.kwargs)), parts(case.labels()), strict=True):
+        each = counts.parts if isinstance(counts, SumCounts) else (counts,)
+        all_parts = parts(case.labels()), parts(dense(*case.args, **case.kwargs)), each, per_part(case.labeler.names)
+        for part, written, one, names in zip(*all_parts, strict=True):
             assert type(written).__name__ == "DenseLabels"
-            for expected, got in zip(part.to_dense(), written.to_dense(), strict=True):
-                torch.testing.assert_close(got, expected)
-
-    def test_describe_counts_the_labels_written_out(self, case):
-        told = case.labeler.describe(*case.args, **case.kwargs)
-        each = told.parts if isinstance(told, SumCounts) else (told,)
-        for part, one, names in zip(parts(case.labels()), each, per_part(case.labeler.names), strict=True):
             ids, attend = part.to_dense()
+            for expected, got in zip((ids, attend), written.to_dense(), strict=True):
+                torch.testing.assert_close(got, expected)
             carried = torch.bincount(ids[attend] + 1, minlength=part.num_labels + 1).tolist()
             assert one.counts == dict(zip(names, carried[1:], strict=True))
             assert one.unlabeled == carried[0]

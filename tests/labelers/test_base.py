@@ -1,23 +1,16 @@
-"""What every labeler shares."""
+"""The base of labelers."""
 
 from __future__ import annotations
 
 import pytest
 
-from relgraph.labelers import ClippedDistance, Labeler
-from relgraph.labelers.base import check_operand, distinct
+from relgraph.labelers import Labeler
+from relgraph.labelers.base import distinct
 
 
 def test_a_labeler_needs_numbers_names_and_a_call():
     with pytest.raises(TypeError, match="abstract"):
         Labeler()
-
-
-def test_check_operand():
-    labeler = ClippedDistance(1)
-    assert check_operand("*", labeler) is labeler
-    with pytest.raises(TypeError, match="must be a Labeler, got DistanceLabels: compose labels with labels"):
-        check_operand("*", labeler(3))
 
 
 def test_distinct():

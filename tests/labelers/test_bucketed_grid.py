@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -27,7 +28,7 @@ class TestConformance(LabelerSuite):
 
 
 def bucket(distance, alpha, beta, gamma):
-    """iRPE's piecewise index of one distance, in float32."""
+    """Compute iRPE's piecewise index of one distance in float32."""
     if abs(distance) <= alpha:
         return int(distance)
     ratio = torch.log(torch.tensor(abs(distance), dtype=torch.float32) / alpha) / math.log(gamma / alpha)
@@ -35,8 +36,9 @@ def bucket(distance, alpha, beta, gamma):
     return far if distance > 0 else -far
 
 
+@functools.cache
 def row_of(rule, rows, columns, coefficients):
-    """The row of the released tables for offsets query minus key."""
+    """Return the row of the released tables for offsets query minus key."""
     last = int(coefficients[1])
     if rule == "product":
         return (bucket(rows, *coefficients) + last) * (2 * last + 1) + bucket(columns, *coefficients) + last

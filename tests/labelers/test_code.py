@@ -70,26 +70,6 @@ def test_several_relations_of_a_pair_add_up(edges):
         CodeRelations(duplicates="error")(PARALLEL)
 
 
-def test_a_sum_scores_like_a_loop_over_edges(edges):
-    torch.manual_seed(0)
-    table = torch.randn(22, 4, dtype=torch.float64)
-    query, key, value = torch.randn(3, 1, 1, 2, 4, dtype=torch.float64)
-    scores = query[0, 0] @ key[0, 0].T
-    for i, j, name in edges(PARALLEL):
-        scores[i, j] += query[0, 0, i] @ table[CodeRelations().names.index(name)]
-    wanted = torch.softmax(scores / 2, -1) @ value[0, 0]
-    got = rg.relation_attention(query, key, value, CodeRelations()(PARALLEL), key_table=table)
-    torch.testing.assert_close(got[0, 0], wanted)
-
-
-def test_what_a_graph_gets_in_a_batch_is_what_it_gets_alone():
-    ids, attend = CodeRelations(duplicates="first")(PACKED).to_dense()
-    alone_ids, alone_attend = CodeRelations(duplicates="first")(SINGLE).to_dense()
-    torch.testing.assert_close(ids[:, :4, :4], alone_ids)
-    torch.testing.assert_close(attend[:, :4, :4], alone_attend)
-    assert not bool(attend[:, :4, 4:].any())
-
-
 def test_refuses_bad_input():
     with pytest.raises(ValueError, match="graph must have edge_type, as there are 11 types, got None"):
         CodeRelations()(rg.Graph(torch.zeros(2, 0).long(), 1))

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.labelers import ClippedDistance, Degree
+from relgraph.labelers import Degree
 
 from .conformance import Case, LabelerSuite
-from .drawn_graphs import assert_alone_as_in_batch, graphs
+from .graph_strategies import assert_alone_as_in_batch, graphs
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 GRAPH = rg.Graph(torch.tensor([[0, 1, 2, 2, 2, 5], [1, 2, 3, 2, 3, 6]]), 8, ptr=torch.tensor([0, 5, 5, 8]))
@@ -36,11 +36,3 @@ def test_against_a_loop(several, most, direction):
         wanted = [[labeler.names.index(f"{query}→{key}") for key in names] for query in names]
         assert labeler(graph).to_dense()[0].tolist() == [wanted]
     assert_alone_as_in_batch(labeler, several)
-
-
-def test_composes():
-    labels = (Degree(1) * ClippedDistance(1))(GRAPH)
-    ids, attend = Degree(1)(GRAPH).to_dense()
-    distance = ClippedDistance(1)(GRAPH).to_dense()[0]
-    torch.testing.assert_close(labels.to_dense()[0], torch.where(attend, ids * 3 + distance, -1))
-    assert (Degree(1) + ClippedDistance(1))(GRAPH).num_labels == (4, 3)

@@ -38,24 +38,13 @@ def test_with_an_input_the_labeler_is_called():
 
 @dataclass(frozen=True)
 class Bare(rg.Labeler):
-    """One that forgot to make labels of its ids."""
+    """A labeler that returns ids where it should return labels."""
 
     num_labels = 2
     names = ("other", "same")
 
     def __call__(self, length):
         return torch.eye(length).long()
-
-
-@dataclass(frozen=True)
-class BareOfGraphs(rg.Labeler):
-    """One that gives a list."""
-
-    num_labels = 1
-    names = ("any",)
-
-    def __call__(self, graph):
-        return [[0] * graph.num_nodes] * graph.num_nodes
 
 
 @pytest.mark.parametrize(
@@ -76,13 +65,6 @@ def test_a_labeler_that_gives_a_bare_tensor(made):
         made()
 
 
-def test_a_layer_calls_a_bare_labeler_with_a_graph():
-    graph = rg.Graph(torch.zeros(2, 0).long(), 3)
-    layer = encoder_layer(8, 2, 8, labeler=BareOfGraphs())
-    with pytest.raises(TypeError, match="the labels of BareOfGraphs must be Labels, got list: make it a tensor"):
-        layer(torch.zeros(3, 8), labels=graph)
-
-
 def test_a_sum_is_told_part_by_part():
     labeler = rg.ClippedDistance(1) + rg.ClippedDistance(0)
     assert labeler.describe(2).counts == ({"-1": 1, "0": 2, "1": 1}, {"0": 4})
@@ -98,15 +80,6 @@ def test_a_sum_is_told_part_by_part():
         id  name
          0  0
         1 label""")
-
-
-def test_a_batch_of_graphs():
-    graph = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 4, ptr=torch.tensor([0, 2, 4]))
-    told = rg.EdgeType(["link"], attend="all", default="none").describe(graph)
-    assert told.counts == {"link": 2, "none": 6}
-    assert told.pairs == 8
-    hops = rg.ShortestPath(1).describe(graph)
-    assert hops.counts == {"0": 4, ">=1": 4, "unreachable": 0}
 
 
 @pytest.mark.parametrize("labeler", [rg.labelers.ShortestPathTypes(2, 2), rg.labelers.TreePaths(2, 2)])

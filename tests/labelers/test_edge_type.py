@@ -58,12 +58,6 @@ def test_against_a_loop(graph, inverse, default):
             assert (int(ids[0, i, j]), bool(attend[0, i, j])) == wanted
 
 
-def test_of_edges_both_ways_the_first_is_no_inverse():
-    both_ways = rg.Graph(torch.tensor([[0, 1], [1, 0]]), 2, edge_type=torch.tensor([0, 1]))
-    labeler = EdgeType(2, inverse=True, attend="all", default="none", duplicates="first")
-    assert labeler(both_ways).to_dense()[0].tolist() == [[[4, 1], [0, 4]]]
-
-
 def test_a_sum_names_what_edges_both_ways_need():
     both_ways = rg.Graph(torch.tensor([[0, 1], [1, 0]]), 2)
     with pytest.raises(ValueError, match="give it .* default= other than None, and duplicates='first' or 'sum'"):
@@ -129,20 +123,3 @@ def test_long_lists_of_names_are_cut():
         TypeError, match=r"types must be an int or a sequence of strings, got \{0, 1, .* \.\.\. .*999\}$"
     ):
         EdgeType(set(range(1000)))
-
-
-def test_refuses_bad_input():
-    with pytest.raises(TypeError, match=r"strings, got \(1, 'b'\): pass \[str\(t\) for t in types\]"):
-        EdgeType((1, "b"))
-    with pytest.raises(ValueError, match="types must be different names"):
-        EdgeType(["a", "a"])
-    with pytest.raises(ValueError, match="types must not be named like the labels that this labeler adds"):
-        EdgeType(["self"], self_loop=True)
-    with pytest.raises(ValueError, match="default must be left out with attend='edges'.*, got 'none'"):
-        EdgeType(1, default="none")
-    with pytest.raises(
-        ValueError, match=r"edge_type of a graph with 1 types must lie in \[0, 1\), got values from 0 to 1"
-    ):
-        EdgeType(1)(GRAPH)
-    with pytest.raises(ValueError, match="graph must have edge_type, as there are 2 types, got None"):
-        EdgeType(2)(rg.Graph(torch.zeros(2, 0).long(), 1))

@@ -38,13 +38,6 @@ def test_against_a_loop(q_len, k_len, offset):
     assert bool(attend.all())
 
 
-def test_agrees_with_distance_labels():
-    same = FromFunction(lambda i, j: (j - i).clamp(-2, 2) + 2, 5)
-    for offset in (None, 0, 3, torch.tensor(2), torch.tensor([1, -4])):
-        expected, _ = ClippedDistance(2)(4, 6, q_offset=offset).to_dense()
-        torch.testing.assert_close(same(4, 6, q_offset=offset).to_dense()[0], expected)
-
-
 def test_positions_broadcast():
     seen = []
 
@@ -93,19 +86,6 @@ def test_a_function_without_an_address_cannot_be_pickled(local):
         pickle.dumps(labeler & ClippedDistance(1))
     assert copy.deepcopy(labeler) is labeler
     assert copy.copy(labeler) is labeler
-
-
-def test_refuses_bad_settings():
-    with pytest.raises(TypeError, match="fn must be callable, got int"):
-        FromFunction(3, 2)
-    with pytest.raises(TypeError, match="names must be strings, one per label, got 'ab'"):
-        FromFunction(parity, 2, names="ab")
-    with pytest.raises(TypeError, match="names must be strings"):
-        FromFunction(parity, 2, names=[0, 1])
-    with pytest.raises(ValueError, match="names must hold num_labels = 2 different names, got"):
-        FromFunction(parity, 2, names=["even"])
-    with pytest.raises(ValueError, match="different names"):
-        FromFunction(parity, 2, names=["even", "even"])
 
 
 def test_refuses_bad_results():

@@ -1,4 +1,4 @@
-"""What every labeler of graphs must do, for its labels and for attention over them in float64, gradients included.
+"""A suite for every labeler of graphs, for its labels and for attention over them in float64, gradients included.
 
 A graph in a batch is what it is alone; the order of edges and the numbers of nodes do not matter; edges alone are dense
 attention with everything else masked; packed attention within graphs is each graph's own.
@@ -84,7 +84,7 @@ def graphs(subject: Subject, seed: int = 0) -> list[rg.Graph]:
 
 
 def codes(labels: Labels) -> list[list[torch.Tensor]]:
-    """For each part, ids with -2 where a pair does not attend; for parallel edges how often each (i, j, id) comes."""
+    """Return ids of each part, -2 where a pair does not attend; for parallel edges, counts of each (i, j, id)."""
     out = []
     for part in labels.parts if isinstance(labels, SumLabels) else (labels,):
         if isinstance(part, EdgeLabels) and part.parallel:
@@ -98,7 +98,7 @@ def codes(labels: Labels) -> list[list[torch.Tensor]]:
 
 
 def weights(labeler: rg.Labeler, seed: int = 0) -> dict[str, torch.Tensor | tuple[torch.Tensor, ...]]:
-    """Tables of all kinds, by part for a sum."""
+    """Draw tables of all kinds, by part for a sum."""
     generator = torch.Generator().manual_seed(seed)
     numbers = labeler.num_labels if isinstance(labeler.num_labels, tuple) else (labeler.num_labels,)
     shapes = {"key_table": (3,), "value_table": (2,), "query_table": (3,), "bias_table": ()}
@@ -109,8 +109,8 @@ def weights(labeler: rg.Labeler, seed: int = 0) -> dict[str, torch.Tensor | tupl
     return tables if isinstance(labeler.num_labels, tuple) else {name: table[0] for name, table in tables.items()}
 
 
-def attend(subject: Subject, labels: Labels, x: torch.Tensor, **options) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Output ``[N, H, D_v]``, and the gradients of x and of all tables, for a gradient that depends on x alone."""
+def run(subject: Subject, labels: Labels, x: torch.Tensor, **options) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the output ``[N, H, D_v]`` and the gradients of x and of all tables."""
     tables = weights(subject.labeler)
     x = x.detach().requires_grad_()
     value = x[..., :2]
@@ -147,7 +147,7 @@ def test_attention_in_a_batch_is_that_of_each_graph_alone(subject, seed):
     several = graphs(subject, seed)
     labels = subject.labeler(rg.Graph.batch(several))
     x = nodes(labels.q_len)
-    alone = [attend(subject, subject.labeler(g), part) for g, part in zip(several, x.split([g.num_nodes for g in several]), strict=True)]  # fmt: skip
+    alone = [run(subject, subject.labeler(g), part) for g, part in zip(several, x.split([g.num_nodes for g in several]), strict=True)]  # fmt: skip
     wanted = torch.cat([z for z, _ in alone])
     parts = [grads for _, grads in alone]
     summed = [
@@ -155,7 +155,7 @@ def test_attention_in_a_batch_is_that_of_each_graph_alone(subject, seed):
         *(sum(g) for g in zip(*(grads[1:] for grads in parts), strict=True)),
     ]
     for impl in implementations(labels):
-        close(attend(subject, labels, x, impl=impl), (wanted, summed))
+        close(run(subject, labels, x, impl=impl), (wanted, summed))
 
 
 @each
@@ -169,7 +169,7 @@ def test_the_order_of_edges_does_not_matter(subject):
         first, second = subject.labeler(graph), subject.labeler(moved)
         for a, b in zip(codes(first), codes(second), strict=True):
             torch.testing.assert_close(a, b)
-        close(attend(subject, second, x), attend(subject, first, x))
+        close(run(subject, second, x), run(subject, first, x))
 
 
 @each
@@ -186,7 +186,7 @@ def test_the_numbers_of_nodes_do_not_matter(subject):
         for (a,), (b,) in zip(codes(first), codes(second), strict=True):
             torch.testing.assert_close(b[place][:, place], a)
         x = nodes(n)
-        (z, grads), (moved_z, moved_grads) = attend(subject, first, x), attend(subject, second, x[place.argsort()])
+        (z, grads), (moved_z, moved_grads) = run(subject, first, x), run(subject, second, x[place.argsort()])
         close((moved_z[place], [moved_grads[0][place], *moved_grads[1:]]), (z, grads))
 
 
@@ -199,19 +199,19 @@ def test_edges_alone_are_dense_attention_with_the_rest_masked(subject):
         ids, attends = labels.to_dense()
         whole = rg.DenseLabels(ids, labels.num_labels)
         x = nodes(graph.num_nodes)
-        close(attend(subject, labels, x), attend(subject, whole, x, attn_mask=attends[:, None]))
+        close(run(subject, labels, x), run(subject, whole, x, attn_mask=attends[:, None]))
 
 
 @each
 def test_isolated_and_empty(subject):
     """Nodes that see nothing give zeros, graphs without nodes nothing, and no gradient is NaN."""
     empty = graphs(subject)[1]
-    z, grads = attend(subject, subject.labeler(empty), nodes(0))
+    z, grads = run(subject, subject.labeler(empty), nodes(0))
     assert z.shape == (0, 2, 2)
     assert all(bool(torch.isfinite(grad).all()) for grad in grads)
     for graph in graphs(subject):
         labels = subject.labeler(graph)
-        z, grads = attend(subject, labels, nodes(graph.num_nodes))
+        z, grads = run(subject, labels, nodes(graph.num_nodes))
         assert all(bool(torch.isfinite(t).all()) for t in (z, *grads))
 
 
@@ -225,15 +225,15 @@ each_path = pytest.mark.parametrize("subject", PATHS, ids=lambda subject: repr(s
 
 
 def sequences(subject: Subject, graph: rg.Graph) -> torch.Tensor:
-    """The path of every pair, ``[N, N, L]``, all -2 for none and all -3 where the pair does not attend."""
+    """Return the path of every pair, ``[N, N, L]``, all -2 for none and all -3 where the pair does not attend."""
     labels, paths = subject.labeler(graph)
     ids, attends = (t[0] for t in labels.to_dense())
     found = paths[ids.clamp(min=0)] if len(paths) else paths.new_zeros(*ids.shape, paths.shape[1])
     return found.masked_fill((ids < 0)[..., None], -2).masked_fill(~attends[..., None], -3)
 
 
-def attend_paths(subject: Subject, graph: rg.Graph, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """As ``attend``, with tables from a bank that adds up a vector for each step at each place of a path."""
+def run_paths(subject: Subject, graph: rg.Graph, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Attend with tables from a bank that adds up a vector for each step at each place of a path."""
     labels, paths = subject.labeler(graph)
     generator = torch.Generator().manual_seed(0)
     bank = torch.randn(paths.shape[1], subject.labeler.num_steps, 3, generator=generator, dtype=F64, requires_grad=True)
@@ -256,9 +256,9 @@ def test_paths_in_a_batch_are_those_of_each_graph_alone(subject, seed):
         torch.testing.assert_close(together[start:stop, start:stop], sequences(subject, graph))
         assert bool((together[start:stop, stop:] == -3).all())
     x = nodes(batch.num_nodes)
-    parts = [attend_paths(subject, g, x[a:b]) for g, a, b in zip(several, ptr[:-1], ptr[1:], strict=True)]
+    parts = [run_paths(subject, g, x[a:b]) for g, a, b in zip(several, ptr[:-1], ptr[1:], strict=True)]
     wanted = [torch.cat([grads[0] for _, grads in parts]), sum(grads[1] for _, grads in parts)]
-    close(attend_paths(subject, batch, x), (torch.cat([z for z, _ in parts]), wanted))
+    close(run_paths(subject, batch, x), (torch.cat([z for z, _ in parts]), wanted))
 
 
 @each_path
@@ -268,7 +268,7 @@ def test_paths_without_ties_do_not_depend_on_the_order_of_edges(subject):
         moved = graph.with_edges(graph.edge_index[:, order], graph.edge_type[order])
         torch.testing.assert_close(sequences(subject, moved), sequences(subject, graph))
         x = nodes(graph.num_nodes)
-        close(attend_paths(subject, moved, x), attend_paths(subject, graph, x))
+        close(run_paths(subject, moved, x), run_paths(subject, graph, x))
 
 
 @each_path
@@ -279,8 +279,8 @@ def test_paths_do_not_depend_on_the_numbers_of_nodes(subject):
         torch.testing.assert_close(sequences(subject, moved)[place][:, place], sequences(subject, graph))
         x = nodes(graph.num_nodes)
         (z, grads), (moved_z, moved_grads) = (
-            attend_paths(subject, graph, x),
-            attend_paths(subject, moved, x[place.argsort()]),
+            run_paths(subject, graph, x),
+            run_paths(subject, moved, x[place.argsort()]),
         )
         close((moved_z[place], [moved_grads[0][place], moved_grads[1]]), (z, grads))
 
@@ -298,11 +298,11 @@ def test_a_schema_among_others_attends_as_alone(spelled):
     together = subject.labeler(several)
     alone = [subject.labeler(schema) for schema in several]
     x = nodes(together.q_len)
-    parts = [attend(subject, one, part) for one, part in zip(alone, x.split([one.q_len for one in alone]), strict=True)]
+    parts = [run(subject, one, part) for one, part in zip(alone, x.split([one.q_len for one in alone]), strict=True)]
     torch.testing.assert_close(
         torch.block_diag(*(one.to_dense()[0][0] + 1 for one in alone)) - 1, together.to_dense()[0][0]
     )
     summed = [sum(table) for table in zip(*(grads[1:] for _, grads in parts), strict=True)]
     wanted = torch.cat([z for z, _ in parts]), [torch.cat([grads[0] for _, grads in parts]), *summed]
     for impl in implementations(together):
-        close(attend(subject, together, x, impl=impl), wanted)
+        close(run(subject, together, x, impl=impl), wanted)

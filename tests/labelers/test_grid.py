@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relgraph.labelers import Grid, GridColumns, GridRows
-from relgraph.labels import SumLabels
 
 from .conformance import Case, LabelerSuite
 
@@ -44,18 +43,6 @@ def test_against_a_loop(height, width, row_clip, col_clip):
             assert grid.names[ids[0, i, j]] == f"({row}, {col})"
             assert GridRows(row_clip).names[rows[0, i, j]] == f"row {row}"
             assert GridColumns(col_clip).names[cols[0, i, j]] == f"column {col}"
-
-
-def test_one_table_is_the_product_of_rows_and_columns():
-    grid, composed = Grid((2, 1)), GridRows(2) * GridColumns(1)
-    assert grid.num_labels == composed.num_labels == 15
-    assert grid(3, 4) == composed(3, 4)
-
-
-def test_two_tables_are_the_sum():
-    labels = (GridRows(2) + GridColumns(1))(3, 4)
-    assert isinstance(labels, SumLabels)
-    assert labels.num_labels == (5, 3)
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 3))

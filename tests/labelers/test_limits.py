@@ -1,4 +1,4 @@
-"""How many labels a labeler may have, how many pairs it writes out, and what is said beyond."""
+"""Labelers refuse too many labels, and too many pairs that are written out."""
 
 from __future__ import annotations
 
@@ -24,12 +24,8 @@ def numbers(count):
     "make",
     [
         lambda: rg.ClippedDistance(2**19 - 1),
-        lambda: rg.BucketedDistance(2**20, 2**20),
         lambda: rg.EdgeType(2**20),
-        lambda: rg.Segments(2**10),
-        lambda: rg.Degree(2**10 - 1),
         lambda: rg.Grid(511),
-        lambda: rg.NodeType(2**10),
         lambda: rg.FromFunction(lambda i, j: i - j, 2**20),
         lambda: rg.ShortestPath(2**20 - 3),
     ],
@@ -44,34 +40,23 @@ def test_names_of_as_many_labels_as_may_be(make):
     ("make", "match"),
     [
         (lambda: rg.ClippedDistance(10**9), f"clip {LABELS} 2000000001"),
-        (lambda: rg.ClippedDistance((2**62, 2**62)), f"clip {LABELS} 9223372036854775809"),
         (lambda: rg.ClippedDistance((1, 10**30)), "clip[1] must fit into 64 bits"),
         (lambda: rg.BucketedDistance(10**9, 10**9), "num_buckets must be at most 1048576, got 1000000000"),
-        (lambda: rg.BucketedDistance(8, 10**9), "max_distance must be at most 1048576, got 1000000000"),
         (lambda: rg.Window(10**9, 0), "left and right must make fewer than 1,048,576 positions, got 1000000000: leave both out for an unlimited window"),
-        (lambda: rg.Segments(1025), f"num_segments {LABELS} 1050625"),
         (lambda: rg.Grid(10**9), f"clip {LABELS} 4000000004000000001"),
-        (lambda: rg.Grid((1, 10**9)), f"clip {LABELS} 6000000003"),
-        (lambda: rg.labelers.GridRows(10**9), f"clip {LABELS} 2000000001"),
-        (lambda: rg.labelers.GridColumns(10**9), f"clip {LABELS} 2000000001"),
         (lambda: rg.FromFunction(max, 10**9), "num_labels must be at most 1048576, got 1000000000"),
         (lambda: rg.FromFunction(max, 2, map(str, itertools.count())), "names must hold at most 1048576 items, got more"),
         (lambda: rg.EdgeType(10**9), "types must be at most 1048576, got 1000000000"),
-        (lambda: rg.labelers.dependency_relations(10**9), "relations must be at most 1048576, got 1000000000"),
         (lambda: rg.NodeType(2000), f"types {LABELS} 4000000"),
         (lambda: rg.Degree(10**9), f"clip {LABELS} 1000000002000000001"),
         (lambda: rg.ShortestPath(10**9), f"clip {LABELS} 1000000003"),
         (lambda: rg.PathEdges(10**9, 2), "max_path must be at most 1048576, got 1000000000"),
         (lambda: rg.PathEdges(1000, 2), f"max_path and types {LABELS} 2002000"),
-        (lambda: rg.labelers.graphormer(3, 10**9), "types must be at most 1048576"),
         (lambda: rg.RandomWalk(1, bins=10**9), "bins must be at most 1024, got 1000000000"),
-        (lambda: rg.RandomWalk(1, bins=range(10**9)), "bins must hold at most 1048576 items, got more"),
         (lambda: rg.UpDown(10**9), f"clip {LABELS} 1000000002000000001"),
-        (lambda: rg.AncestorDistance(10**9), f"clip {LABELS} 2000000002"),
         (lambda: rg.labelers.StructuralPosition(10**9), f"clip {LABELS} 2000000002"),
         (lambda: rg.labelers.SchemaRelations(10**9), f"clip {LABELS} 6000000039"),
         (lambda: rg.labelers.ShortestPathTypes(10**9, 2), "max_length must be at most 65536, got 1000000000"),
-        (lambda: rg.labelers.TreePaths(2, 10**9), "num_types must be at most 1048576, got 1000000000"),
         (lambda: rg.Segments(1000) * rg.Segments(2), f"the operands of * {LABELS} 4000000"),
         (lambda: rg.EdgeType(2**20) | rg.ClippedDistance(2), f"the operands of | {LABELS} 1048581"),
         (lambda: rg.labels.product(numbers(2**20), numbers(2**20)), "labels must have at most 2147483647 ids together, got 1099511627776"),
@@ -87,16 +72,12 @@ def test_too_many_labels(make, match):
     ("make", "match"),
     [
         (lambda: rg.FromFunction(torch.ge, 2)(3, 10**9), "q_len and k_len must be at most 16,777,216 if pairs are written out, got 1000000000"),
-        (lambda: rg.FromFunction(torch.ge, 2)(10**5), f"q_len and k_len {PAIRS} 10000000000"),
         (lambda: rg.FromFunction(torch.ge, 2)(3, q_offset=torch.zeros(2**29, dtype=torch.int8)), "q_len and k_len must be at most 16,777,216"),
-        (lambda: rg.ClippedDistance(1).dense()(10**9), "q_len and k_len must be at most 16,777,216"),
         (lambda: rg.ClippedDistance(1)(10**5).to_dense(), f"q_len and k_len {PAIRS} 10000000000"),
         (lambda: rg.EdgeType(2)(WIDE).to_dense(), f"q_len and k_len {PAIRS} 1000000000000"),
-        (lambda: rg.EdgeType(2)(WIDE).dense(), f"q_len and k_len {PAIRS} 1000000000000"),
         (lambda: rg.Segments(2)(torch.zeros(10**5, dtype=torch.int8)), f"segments and k_segments {PAIRS} 10000000000"),
         (lambda: rg.labelers.unique_paths(torch.tensor(0).expand(2**20, 2**20)), "sequences must hold at most 274,877,906,944 numbers, got shape [1048576, 1048576]"),
         (lambda: rg.Grid(1)(10**9, 2), "height must be at most 16,777,216"),
-        (lambda: rg.labelers.GridRows(1)(2, 10**6), f"width {PAIRS} 1000000000000"),
         (lambda: rg.labelers.GridColumns(1)(10**3, 10**3), f"height and width {PAIRS} 1000000000000"),
         *(
             (lambda labeler=labeler: labeler(WIDE), f"graph {PAIRS} 1000000000000")
@@ -145,12 +126,3 @@ def test_paths_are_no_longer_than_they_are():
     alone = rg.Graph(torch.zeros(2, 0, dtype=torch.int64), 0)
     assert rg.labelers.ShortestPathTypes(3, 1)(alone).paths.shape == (0, 3)
     assert rg.labelers.TreePaths(3, 1, forest=True)(alone).paths.shape == (0, 3)
-
-
-def test_paths_of_entries_as_large_as_there_are():
-    sequences = torch.tensor([[2**63 - 1, 5], [5, -1], [2**63 - 1, 2**62], [2**62, 5], [5, -1]])
-    ids, paths = rg.labelers.unique_paths(sequences)
-    assert torch.equal(paths[ids], sequences)
-    assert list(map(tuple, paths.tolist())) == sorted(set(map(tuple, sequences.tolist())))
-    with pytest.raises(ValueError, match="sequences must hold numbers, got tensors on the device meta"):
-        rg.labelers.unique_paths(sequences.to("meta"))

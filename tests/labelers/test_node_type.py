@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 
 import relgraph as rg
-from relgraph.labelers import ClippedDistance, EdgeType, NodeType, ShortestPath, VirtualNode
+from relgraph.labelers import NodeType, VirtualNode
 
 from .conformance import Case, LabelerSuite
-from .drawn_graphs import assert_alone_as_in_batch, graphs
+from .graph_strategies import assert_alone_as_in_batch, graphs
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 TYPES = torch.tensor([0, 1, 0, -1, 1, 1, 2])
@@ -51,23 +51,6 @@ def test_against_a_loop(several):
         assert attend.all()
     assert_alone_as_in_batch(pairs, several)
     assert_alone_as_in_batch(virtual, several)
-
-
-@pytest.mark.parametrize("graph", [GRAPH, SINGLE])
-def test_virtual_nodes_speak_before_others(graph):
-    first, attend = VirtualNode(2)(graph).to_dense()
-    for labeler in (ShortestPath(2), ClippedDistance(1), EdgeType(1, attend="all", default="none")):
-        rest = labeler(graph).to_dense()[0]
-        wanted = torch.where(attend, torch.where(first < 0, rest + 3, first), -1)
-        torch.testing.assert_close((VirtualNode(2) | labeler)(graph).to_dense()[0], wanted)
-
-
-@pytest.mark.parametrize("graph", [GRAPH, SINGLE])
-def test_composes(graph):
-    ids, distance = (labeler(graph).to_dense()[0] for labeler in (NodeType(3), ClippedDistance(1)))
-    product = torch.where(ids < 0, -1, ids * 3 + distance)
-    torch.testing.assert_close((NodeType(3) * ClippedDistance(1))(graph).to_dense()[0], product)
-    assert (NodeType(3) + VirtualNode(2) + ClippedDistance(1))(graph).num_labels == (9, 3, 3)
 
 
 def test_refuses_bad_input():

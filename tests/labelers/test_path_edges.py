@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.labelers import ClippedDistance, PathEdges, ShortestPathTypes
+from relgraph.labelers import PathEdges, ShortestPathTypes
 
 from .conformance import Case, LabelerSuite, parts
-from .drawn_graphs import assert_alone_as_in_batch, graphs
+from .graph_strategies import assert_alone_as_in_batch, graphs
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 ONE = rg.Graph(torch.tensor([[0, 1, 2, 2], [1, 2, 3, 2]]), 5, edge_type=torch.tensor([0, 1, 1, 0]))
@@ -47,20 +46,3 @@ def test_against_whole_paths(several, directed, most):
                     assert int(got[i, j]) == wanted
     for hop in range(most):
         assert_alone_as_in_batch(lambda graph, hop=hop: parts(labeler(graph))[hop], several)
-
-
-@pytest.mark.parametrize("graph", [ONE, GRAPH])
-def test_composes(graph):
-    summed = (PathEdges(2, 2) + ClippedDistance(1))(graph)
-    assert summed.num_labels == (8, 4, 3)
-    one = PathEdges(1, 2)
-    ids = one(graph).to_dense()[0]
-    other = ClippedDistance(1)(graph).to_dense()[0]
-    torch.testing.assert_close(
-        (one * ClippedDistance(1))(graph).to_dense()[0], torch.where(ids < 0, -1, ids * 3 + other)
-    )
-
-
-def test_refuses_bad_input():
-    with pytest.raises(ValueError, match="graph must have edge_type, as there are 2 types, got None"):
-        PathEdges(2, 2)(rg.Graph(NO_EDGES, 2))

@@ -65,15 +65,6 @@ def test_scattered_positions_look_up_their_distance(labeler, data):
             assert attend[0, i, j] == attends[0, 0, 0]
 
 
-def test_a_batch_has_positions_of_its_own():
-    positions = torch.tensor([[0, 1, 2], [0, 0, 5]], dtype=torch.uint8)  # narrow types do not overflow
-    ids = ClippedDistance(2).at(positions).to_dense()[0]
-    assert ids.tolist() == [[[2, 3, 4], [1, 2, 3], [0, 1, 2]], [[2, 2, 4], [2, 2, 4], [0, 0, 2]]]
-    one_row = ClippedDistance(2).at(positions, torch.tensor([1, 2])).to_dense()[0]
-    assert one_row.tolist() == [[[3, 4], [2, 3], [1, 2]], [[3, 4], [3, 4], [0, 0]]]
-    assert ClippedDistance(2).at(torch.tensor([1, 2]), positions).batch_size == 2
-
-
 @pytest.mark.parametrize("labeler", GRIDS, ids=repr)
 def test_all_cells_of_a_grid_give_its_labels(labeler):
     for height, width in ((3, 4), (1, 1), (0, 2), (9, 2)):
@@ -107,25 +98,6 @@ def test_far_cells_do_not_overflow():
     assert Grid(1).at(far).to_dense()[0].tolist() == [[[4, 8], [0, 4]]]
 
 
-def test_boxes_of_a_page_are_a_sum():
-    """LayoutLMv3: three biases by bucket, of the position and of two edges of each word's box."""
-    torch.manual_seed(0)
-    position, boxes = torch.arange(7).expand(2, 7), torch.randint(0, 1000, (2, 7, 4))
-    near, far = BucketedDistance(8, 20), BucketedDistance(16, 200)
-    labels = rg.labels.total(near.at(position), far.at(boxes[..., 0]), far.at(boxes[..., 3]))
-    tables = [torch.randn(2, rows, dtype=torch.float64) for rows in (8, 16, 16)]
-    q, k, v = torch.randn(3, 2, 2, 7, 4, dtype=torch.float64)
-    bias = torch.zeros(2, 2, 7, 7, dtype=torch.float64)
-    for b in range(2):
-        for i in range(7):
-            for j in range(7):
-                steps = (j - i, *(int(boxes[b, j, edge] - boxes[b, i, edge]) for edge in (0, 3)))
-                for labeler, table, step in zip((near, far, far), tables, steps, strict=True):
-                    bias[b, :, i, j] += table[:, labeler(1, 1, q_offset=-step).to_dense()[0][0, 0, 0]]
-    wanted = (q @ k.mT / 2 + bias).softmax(-1) @ v
-    torch.testing.assert_close(rg.relation_attention(q, k, v, labels, bias_table=tuple(tables)), wanted)
-
-
 def test_composed_labelers_ask_their_parts():
     positions = torch.tensor([0, 4, 1])
     product = ClippedDistance(1) * ClippedDistance((0, 2))
@@ -138,17 +110,6 @@ def test_composed_labelers_ask_their_parts():
     assert both.at(cells) == rg.labels.total(GridRows(1).at(cells), GridColumns(2).at(cells))
     with pytest.raises(TypeError, match=r"every part must be a labeler by distance or of a grid .* got Segments"):
         (ClippedDistance(1) * rg.Segments(2)).at(positions)
-
-
-def test_compiles_without_breaks():
-    def use(positions):
-        return ClippedDistance(2).at(positions).ids
-
-    torch._dynamo.reset()
-    compiled = torch.compile(use, fullgraph=True, dynamic=True, backend="eager")
-    for length in (3, 5, 9):
-        positions = torch.arange(length) * 2
-        assert torch.equal(compiled(positions), use(positions))
 
 
 def test_refuses_bad_positions():

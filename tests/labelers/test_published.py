@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import relgraph as rg
-from relgraph.labelers import EdgeType, PathEdges, ShortestPath, ShortestPathTypes, VirtualNode
+from relgraph.labelers import PathEdges, ShortestPath, ShortestPathTypes
 
 from .conformance import Case, LabelerSuite
 
@@ -68,7 +68,7 @@ def test_graphormer_gives_the_paper_s_bias(graph):
 
 
 def hops_from(query, edges, types):
-    """For each key that edges lead to from the query: the types of the edges on the way, the query's first."""
+    """Return, for each key that edges lead to from the query, the types of the edges on the way."""
     found, fresh = {query: []}, [query]
     while fresh:
         now = fresh.pop(0)
@@ -81,7 +81,7 @@ def hops_from(query, edges, types):
 
 @pytest.mark.parametrize("hidden_from", [2, 3, 20])
 def test_graphormer_as_released(hidden_from):
-    """Paths from the query on, far and unreachable pairs hidden, one scalar for all pairs of the virtual node 5."""
+    """Paths begin at the query, far and unreachable pairs are hidden, and the virtual node 5 has one scalar."""
     torch.manual_seed(0)
     heads, hops, types = 2, 2, 2
     spatial = torch.randn(heads, 23, dtype=torch.float64)  # row of distance d: 1 + d
@@ -128,34 +128,9 @@ def test_distances_of_graphormer_as_released(edges, hidden_from):
     assert bool(attend[0, 7].all() & attend[0, :, 7].all())
 
 
-def test_graphormer_from_the_query_reads_the_reversed_graph():
-    there = rg.labelers.graphormer(3, 2, max_path=2)(ONE.with_edges(EDGES.flip(0), ONE.edge_type))
-    assert rg.labelers.graphormer(3, 2, max_path=2, start="query")(ONE) == there
-
-
-def test_grpe_has_two_channels():
-    labeler = rg.labelers.grpe(2, ["single", "double"])
-    assert labeler == ShortestPath(2) + EdgeType(["single", "double"], self_loop=True, attend="all", default="none")
-    topology, edge = (part.to_dense()[0][0] for part in labeler(ONE).parts)
-    assert labeler.names == (("0", "1", ">=2", "unreachable"), ("single", "double", "self", "none"))
-    # Edge 0 -> 1 is of type single and lets query 1 look at key 0; 5 is a node alone.
-    assert (int(topology[1, 0]), int(edge[1, 0]), int(topology[0, 1]), int(edge[0, 1])) == (1, 0, 1, 3)
-    assert (int(topology[2, 2]), int(edge[2, 2])) == (0, 2)
-    assert (int(topology[0, 3]), int(topology[0, 5]), int(edge[0, 5])) == (2, 3, 3)
-
-
 def test_grpe_of_graphs_with_self_loops_needs_a_choice():
     graph = rg.Graph(torch.tensor([[0, 0], [0, 1]]), 2, edge_type=torch.tensor([1, 0]))
     with pytest.raises(ValueError, match="duplicates must be 'first' or 'sum' .* more than one edge from 0 to 0"):
         rg.labelers.grpe(2, 2)(graph)
     assert rg.labelers.grpe(2, 2, duplicates="first")(graph).parts[1].to_dense()[0].tolist() == [[[1, 3], [0, 2]]]
     assert rg.labelers.grpe(2, 2, duplicates="sum")(graph).parts[1].ids.tolist() == [1, 0, 2, 2]
-
-
-def test_a_virtual_node_has_labels_of_its_own():
-    labels = ((VirtualNode(9) | ShortestPath(2)) + (VirtualNode(9) | EdgeType(2, attend="all", default="none")))(BATCH)
-    topology, edge = (part.to_dense()[0][0] for part in labels.parts)
-    for part in (topology, edge):
-        assert part[5, :6].tolist() == part[11, 6:].tolist() == [1, 1, 1, 1, 1, 2]
-        assert part[:5, 5].tolist() == [0] * 5
-    assert int(topology[1, 0]) == 3 + 1

@@ -40,15 +40,6 @@ def test_against_a_loop(count, data):
                 assert labeler.names[ids[0, i, j]] == f"{a}→{b}"
 
 
-def test_a_batch_gives_what_each_row_gives_alone():
-    query, key = torch.tensor([[0, 1, -1], [1, 1, 0]]), torch.tensor([[0, 1], [-1, 0]])
-    together = Segments(2)(query, key).to_dense()[0]
-    for row in range(2):
-        torch.testing.assert_close(together[row : row + 1], Segments(2)(query[row], key[row]).to_dense()[0])
-    shared = Segments(2)(query, key[:1]).to_dense()[0]
-    torch.testing.assert_close(shared[1:], Segments(2)(query[1], key[0]).to_dense()[0])
-
-
 def test_refuses_bad_input():
     with pytest.raises(ValueError, match="k_segments must have 1 or 2 dimensions"):
         Segments(2)(torch.tensor([0]), torch.tensor(0))

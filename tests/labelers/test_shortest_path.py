@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.labelers import ClippedDistance, EdgeType, ShortestPath
+from relgraph.labelers import ShortestPath
 
 from .conformance import Case, LabelerSuite
-from .drawn_graphs import assert_alone_as_in_batch, graphs
+from .graph_strategies import graphs
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 GRAPH = rg.Graph(torch.tensor([[0, 1, 2, 2, 2, 5], [1, 2, 3, 2, 3, 6]]), 8, ptr=torch.tensor([0, 5, 5, 8]))
@@ -31,7 +31,7 @@ class TestConformance(LabelerSuite):
 
 
 def oracle(graph, limit, directed):
-    """Lengths by networkx, whose edges lead from key to query too: ``[n, n]``, row i, column j."""
+    """Compute lengths ``[n, n]`` by networkx, whose edges lead from key to query too."""
     network = networkx.DiGraph() if directed else networkx.Graph()
     network.add_nodes_from(range(graph.num_nodes))
     network.add_edges_from(graph.edge_index.T.tolist())
@@ -62,17 +62,6 @@ def test_more_nodes_than_bits_in_a_word(size, directed):
     )
 
 
-def test_a_hub_and_a_long_line():
-    hub = rg.Graph(torch.stack([torch.arange(1, 100), torch.zeros(99).long()]), 100)
-    lengths = rg.labelers.shortest_path_lengths(hub).view(100, 100)
-    assert lengths[0, 1:].tolist() == lengths[1:, 0].tolist() == [1] * 99
-    assert lengths[5, 6] == 2
-    line = rg.Graph(torch.stack([torch.arange(99), torch.arange(1, 100)]), 100)
-    lengths = rg.labelers.shortest_path_lengths(line, directed=True).view(100, 100)
-    i = torch.arange(100, dtype=torch.int32)
-    torch.testing.assert_close(lengths, (i[:, None] - i).clamp(min=-1))
-
-
 def test_a_distance_leads_from_key_to_query():
     """Query 3 sees key 0 three hops away; no edge leads from key 3 to query 0."""
     ids = ShortestPath(9, directed=True)(LINE).to_dense()[0][0]
@@ -99,25 +88,3 @@ def test_pairs_beyond_and_without_a_path(options, rest, names):
         assert (ids[0, 0], ids[0, 1]) == (0, 1)
         for key, (wanted, attends) in {2: rest[2], 3: rest[3], 4: rest[None]}.items():
             assert (int(ids[0, key]), bool(attend[0, key])) == (wanted, attends)
-
-
-@settings(max_examples=25, deadline=None)
-@given(graphs(), st.booleans(), st.sampled_from(["clip", "label", "unreachable"]))
-def test_a_graph_in_a_batch_gets_what_it_gets_alone(several, directed, beyond):
-    assert_alone_as_in_batch(ShortestPath(2, directed=directed, beyond=beyond, unreachable=None), several)
-
-
-@pytest.mark.parametrize("graph", [LINE, GRAPH])
-def test_composes(graph):
-    path, distance = ShortestPath(2, unreachable="unlabeled"), ClippedDistance(2)
-    ids, attend = path(graph).to_dense()
-    other = distance(graph).to_dense()[0]
-    none = torch.full_like(ids, -1)
-    torch.testing.assert_close((path * distance)(graph).to_dense()[0], torch.where(ids < 0, none, ids * 5 + other))
-    filled = torch.where(ids < 0, other + 3, ids).where(attend, none)
-    torch.testing.assert_close((path | distance)(graph).to_dense()[0], filled)
-    summed = (path + distance + EdgeType(1, attend="all", default="none", duplicates="first"))(graph)
-    assert summed.num_labels == (3, 5, 2)
-    torch.testing.assert_close(summed.parts[0].to_dense()[0], ids)
-    near = (distance & ShortestPath(1, beyond="unreachable", unreachable=None))(graph)
-    torch.testing.assert_close(near.to_dense()[1], (ids >= 0) & (ids <= 1))

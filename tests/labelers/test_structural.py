@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 
 from relgraph.labelers import AncestorDistance, ClippedDistance, SiblingDistance, StructuralPosition, UpDown
 
 from .conformance import Case, LabelerSuite
-from .drawn_trees import (
+from .tree_strategies import (
     EMPTY,
     FOREST,
     ONE,
     PACKED,
     PACKED_FOREST,
     TREE,
-    batches,
     depth,
     known,
     named,
-    same_alone_and_packed,
     trees,
 )
 
@@ -78,16 +75,3 @@ def test_structural_position_against_networkx(graph):
         else:
             wanted[i, j] = clip((levels[i] + levels[j]) * (1 if j > i else -1), 5)
     assert named(StructuralPosition(5, forest=True), graph) == wanted
-
-
-@given(batches())
-def test_a_graph_in_a_batch_gets_what_it_gets_alone(graphs):
-    for labeler in (AncestorDistance(2, default=None), SiblingDistance(1), StructuralPosition(3)):
-        same_alone_and_packed(labeler, graphs)
-
-
-@pytest.mark.parametrize("kind", [AncestorDistance, SiblingDistance, StructuralPosition])
-def test_refuses_bad_input(kind):
-    if kind is not StructuralPosition:
-        with pytest.raises(ValueError, match="unknown default 'none'"):
-            kind(1, default="none")

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from hypothesis import given
 
-import relgraph as rg
 from relgraph.labelers import AncestorDistance, ClippedDistance, EdgeType, SiblingDistance, TreeRelation, UpDown
 
 from .conformance import Case, LabelerSuite
-from .drawn_trees import (
+from .tree_strategies import (
     EMPTY,
     FOREST,
     ONE,
     PACKED,
     PACKED_FOREST,
     TREE,
-    batches,
     known,
     named,
-    same_alone_and_packed,
     trees,
 )
 
@@ -68,34 +64,6 @@ def test_steps_against_networkx(graph):
         for pair, steps in known(graph).items()
     }
     assert named(UpDown((2, 1), forest=True), graph) == wanted
-
-
-@given(batches())
-def test_a_graph_in_a_batch_gets_what_it_gets_alone(graphs):
-    for labeler in (TreeRelation(), TreeRelation(["parent"], default=None), UpDown((1, 2))):
-        same_alone_and_packed(labeler, graphs)
-
-
-def test_parents_and_children_are_edges_both_ways():
-    ids, attend = TreeRelation(["parent", "child"], default=None)(PACKED).to_dense()
-    as_edges = EdgeType(["parent"], inverse=True)(rg.Graph(PACKED.edge_index, PACKED.num_nodes, ptr=PACKED.ptr))
-    assert torch.equal(ids, as_edges.to_dense()[0])
-    assert torch.equal(attend, as_edges.to_dense()[1])
-
-
-@pytest.mark.parametrize("graph", [TREE, PACKED])
-def test_compositions_by_value(graph):
-    relation, distance = TreeRelation(["parent", "child"], default="unlabeled"), ClippedDistance(2)
-    kin, near = relation(graph).to_dense()[0], distance(graph).to_dense()[0]
-    attend = distance(graph).to_dense()[1]
-    filled = (relation | distance)(graph).to_dense()[0]
-    assert torch.equal(filled, torch.where(kin >= 0, kin, 2 + near).masked_fill(~attend, -1))
-    steps = UpDown(1)(graph).to_dense()[0]
-    both = (UpDown(1) * distance)(graph).to_dense()[0]
-    assert torch.equal(both, (steps * 5 + near).masked_fill(~attend, -1))
-    total = (relation + distance)(graph)
-    assert isinstance(total, rg.SumLabels)
-    assert total.num_labels == (2, 5)
 
 
 def test_refuses_bad_input():

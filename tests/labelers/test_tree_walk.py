@@ -9,7 +9,7 @@ from hypothesis import given, settings
 import relgraph as rg
 from relgraph.labelers.tree.walk import TreeWalk, walk_tree
 
-from .drawn_trees import PACKED_FOREST, batches, depth, known, trees, way_up
+from .tree_strategies import PACKED_FOREST, depth, known, trees, way_up
 
 
 @given(trees(forest=True))
@@ -31,17 +31,6 @@ def test_against_networkx(graph):
         assert found.tolist() == way
 
 
-@given(batches(forest=True))
-def test_graphs_of_a_batch_do_not_meet(graphs):
-    batch = rg.Graph.batch(graphs)
-    tree = walk_tree(batch, forest=True)
-    assert tree.depth.tolist() == [d for graph in graphs for d in depth(graph)]
-    count = batch.num_nodes
-    everything = torch.arange(count).repeat_interleave(count), torch.arange(count).repeat(count)
-    apart = batch.graph_of()[everything[0]] != batch.graph_of()[everything[1]]
-    assert bool((tree.common_depth(*everything)[apart] == -1).all())
-
-
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_deep_chain(backwards):
     count = 3000
@@ -56,16 +45,6 @@ def test_a_deep_chain(backwards):
     up, down = tree.steps(i, j)
     assert torch.equal(up, (place[i] - place[j]).clamp(min=0))
     assert torch.equal(down, (place[j] - place[i]).clamp(min=0))
-
-
-def test_a_wide_star():
-    count = 2000
-    tree = TreeWalk(torch.cat([torch.tensor([-1]), torch.zeros(count - 1).long()]))
-    assert torch.equal(tree.rank[1:], torch.arange(count - 1))
-    assert [x.tolist() for x in tree.steps(torch.tensor([0, 5, 7]), torch.tensor([1999, 1999, 7]))] == [
-        [0, 1, 0],
-        [1, 1, 0],
-    ]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def packed_setting(rng: random.Random) -> Setting:
 
 
 def make(kind: str, setting: Setting, rng: random.Random, num_labels: int = 3) -> Labels:
-    """Random labels of a kind."""
+    """Make random labels of a kind."""
     q_len, k_len, q_offset, ptr, q_ptr, batch = setting
     if kind == "distance":
         left = rng.randint(0, 3)
@@ -118,13 +118,13 @@ def _same_graph(setting: Setting, i: int, j: int) -> bool:
 
 
 def codes(labels: Labels) -> Tensor:
-    """Ids, with -2 where a pair does not attend."""
+    """Return ids, with -2 where a pair does not attend."""
     ids, attend = labels.to_dense()
     return ids.masked_fill(~attend, -2)
 
 
 def one(rule: str, a: int, b: int, r_a: int, r_b: int) -> int:
-    """What a rule makes of one pair."""
+    """Combine the codes of one pair."""
     if rule == "product":
         if a == -2 or b == -2:
             return -2
@@ -137,7 +137,7 @@ def one(rule: str, a: int, b: int, r_a: int, r_b: int) -> int:
 
 
 def loop(rule: str, a: Labels, b: Labels) -> Tensor:
-    """The codes that a rule makes of two labels, pair by pair."""
+    """Combine two labels by a rule, pair by pair."""
     x, y = torch.broadcast_tensors(codes(a), codes(b))
     out = [
         one(rule, p, q, a.num_labels, b.num_labels)

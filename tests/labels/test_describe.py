@@ -1,4 +1,4 @@
-"""How many pairs carry each label: against every pair written out, and as printed."""
+"""Counts of pairs by label agree with every pair written out, and print as a table."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, LabelCounts, Labels, SumLabels
+from relgraph.labels import DenseLabels, EdgeLabels, LabelCounts, Labels, SumLabels
 from tests.cases import KINDS, distance
 from tests.labelers.zoo import PACKED, PADDED, make, packed_setting, padded_setting
 
 
 def several(labels: Labels, row: int, i: int, j: int) -> list[int]:
-    """The codes of one pair, one for each edge that counts; by a loop over all edges."""
+    """Find the codes of one pair by a loop over all edges, one for each edge that counts."""
     if not isinstance(labels, EdgeLabels):
         ids, attend = labels.to_dense()
         row = row if ids.shape[0] > 1 else 0
@@ -57,7 +57,7 @@ def check(labels: Labels):
     assert (told.unlabeled, told.not_attending, told.pairs) == (wanted[-1], wanted[-2], pairs)
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 7])
+@pytest.mark.parametrize("size", [0, 7])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("none", "sum")])
 def test_counts_of_every_kind(kind, size):
     check(KINDS[kind](size))
@@ -75,17 +75,6 @@ def test_counts_of_padded_labels(kind, seed):
 def test_counts_of_packed_labels(kind, seed):
     rng = random.Random(seed)
     check(make(kind, packed_setting(rng), rng))
-
-
-@given(
-    q_len=st.integers(0, 9),
-    k_len=st.integers(0, 9),
-    offset=st.integers(-12, 12),
-    left=st.integers(0, 4),
-    lookup=st.lists(st.integers(-2, 3), min_size=5, max_size=9),
-)
-def test_counts_of_distances(q_len, k_len, offset, left, lookup):
-    check(DistanceLabels(q_len, k_len, lookup=lookup, left=left, num_labels=4, q_offset=offset))
 
 
 @given(seed=st.integers(0, 10**6), under=st.sampled_from(["-1", "2", "distance", "sum", "first"]))
@@ -193,22 +182,6 @@ def test_long_tables_show_what_most_pairs_carry():
     assert lines[1] == "20      2  2.0 %"
     assert lines[40] == "59      2  2.0 %"
     assert lines[41] == "1,000 labels, 100 pairs; not shown: 960 labels, carried by 20 pairs"
-
-
-def test_graphs_of_a_batch_are_told_together():
-    ptr = torch.tensor([0, 1, 3])
-    told = BlockLabels(torch.tensor([0, 1, 1, 1, 0]), 2, ptr).describe(["a", "b"])
-    assert told.counts == {"a": 2, "b": 3}
-    assert (told.pairs, told.not_attending) == (5, 0)
-
-
-def test_counts_are_values():
-    first, second = distance(4).describe(), distance(4).describe()
-    assert first == second
-    assert hash(first) == hash(second)
-    assert first != distance(5).describe()
-    with pytest.raises(AttributeError, match="cannot assign to field 'pairs'"):
-        first.pairs = 3
 
 
 def test_names_that_do_not_fit():

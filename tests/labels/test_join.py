@@ -29,7 +29,7 @@ COUNTS = {"product": 3 * 4, "first_of": 3 + 4, "restrict": 3}
 
 
 def kind_of_both(a, b):
-    """The documented table: the kinds that are larger already win."""
+    """Return the kind that is documented: the larger one."""
     for kind in (DenseLabels, BlockLabels, EdgeLabels):
         if isinstance(a, kind) or isinstance(b, kind):
             return kind
@@ -37,7 +37,7 @@ def kind_of_both(a, b):
 
 
 def default_of(labels):
-    """What the pairs follow that no edge lists, as labels."""
+    """Return the labels of pairs that no edge lists."""
     if not isinstance(labels, EdgeLabels):
         return labels
     if isinstance(labels.default, Labels):
@@ -49,7 +49,7 @@ def default_of(labels):
 
 
 def refused(rule, a, b):
-    """Whether some edge would have to say that its pair does not attend, which no edge can."""
+    """Return whether some edge would have to say that its pair does not attend, which no edge can."""
     if rule != "first_of" or kind_of_both(a, b) is not EdgeLabels:
         return False
     under = default_of(a), default_of(b)
@@ -91,7 +91,7 @@ def test_every_two_packed_kinds(first, second, seed, rule):
 
 
 def edges(listed, ids, num_labels, n=4, **options):
-    """Edges from a list of (key, query)."""
+    """Make edges from a list of (key, query)."""
     index = torch.tensor(listed, dtype=torch.int64).view(-1, 2).T
     return EdgeLabels(index, torch.tensor(ids, dtype=torch.int64), num_labels, q_len=n, **options)
 
@@ -158,7 +158,7 @@ class TestParallel:
         parallel, near = edges(self.listed, self.ids, 3, **options), distances(lookup=lookup)
 
         def met(rule, first):
-            """(key, query, id) of every edge that still attends."""
+            """List (key, query, id) of every edge that still attends."""
             out = []
             for (key, query), id_ in zip(self.listed, self.ids, strict=True):
                 code = lookup[min(max(key - query + 1, 0), 4)]

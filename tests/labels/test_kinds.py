@@ -1,4 +1,4 @@
-"""What every kind of labels promises: row slices, moves, equality, pytrees, immutability."""
+"""Every kind of labels has row slices, moves, equality and a pytree, and cannot be changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DENSE = [
 
 
 @pytest.mark.parametrize("kind", DENSE)
-@pytest.mark.parametrize("rows", [(0, 7), (2, 5), (3, 3), (6, 7)])
+@pytest.mark.parametrize("rows", [(2, 5), (3, 3)])
 def test_rows_are_rows_of_the_whole(kind, rows):
     labels = KINDS[kind](7)
     ids, attend = labels.to_dense()
@@ -32,20 +32,6 @@ def test_rows_are_rows_of_the_whole(kind, rows):
     assert torch.equal(part_attend, attend[:, slice(*rows)])
     again = part[1:].to_dense()[0] if rows[1] - rows[0] > 1 else None
     assert again is None or torch.equal(again, ids[:, rows[0] + 1 : rows[1]])
-
-
-@pytest.mark.parametrize("kind", DENSE)
-def test_dense_form(kind):
-    labels = KINDS[kind](7)
-    ids, attend = labels.to_dense()
-    assert ids.shape == attend.shape == (labels.batch_size, labels.q_len, labels.k_len)
-    assert (ids.dtype, attend.dtype) == (torch.int64, torch.bool)
-    assert ids.min() >= -1
-    assert ids.max() < labels.num_labels
-    assert (ids[~attend] == -1).all()
-    dense = labels.dense()
-    assert torch.equal(dense.to_dense()[0], ids)
-    assert torch.equal(dense.to_dense()[1], attend)
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -60,6 +46,8 @@ def test_equality_and_moves(kind):
     assert labels != KINDS["distance" if kind != "distance" else "dense"](7)
     assert labels != labels.rows(0, 6)
     assert labels != "labels"
+    with pytest.raises(AttributeError, match="cannot assign to field .q_len"):
+        labels.q_len = 3
     meta = labels.to("meta")
     assert meta.device in (None, torch.device("meta"))
     assert type(meta) is type(labels)
@@ -68,15 +56,6 @@ def test_equality_and_moves(kind):
     assert pytree.tree_unflatten(leaves, spec) == labels
     with pytest.raises(TypeError, match="unhashable"):
         hash(labels)
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_immutable_and_described(kind):
-    labels = KINDS[kind](7)
-    with pytest.raises(AttributeError, match="cannot assign to field .q_len"):
-        labels.q_len = 3
-    assert repr(labels).startswith(type(labels).__name__ + "(")
-    assert str(labels.q_len) in repr(labels)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +86,8 @@ def test_what_is_printed(kind, text):
     assert repr(KINDS[kind](7)) == str(KINDS[kind](7)) == text
 
 
-@pytest.mark.parametrize("kind", NAMES)
-def test_indexing_refuses_all_but_row_slices(kind):
-    labels = KINDS[kind](7)
+def test_indexing_refuses_all_but_row_slices():
+    labels = KINDS["distance"](7)
     for index in (3, slice(0, 4, 2), (slice(0, 2), 0)):
         with pytest.raises(TypeError, match="indexed by a slice of query rows with step 1, got"):
             labels[index]
@@ -128,18 +106,10 @@ def test_sum_and_parallel_edges_have_no_dense_form():
             KINDS[kind](7).to_dense()
 
 
-@pytest.mark.parametrize("kind", NAMES)
-def test_only_the_device_changes(kind):
-    labels = KINDS[kind](5)
-    for dtype in (torch.float16, torch.bool, torch.uint8, torch.int64):
-        with pytest.raises(TypeError, match="device must be a torch.device or its name, got dtype"):
-            labels.to(dtype)
-    with pytest.raises(TypeError, match="device must be a torch.device or its name, got float"):
-        labels.to(1.5)
-    with pytest.raises(TypeError, match="device must be a torch.device or its name, got Tensor"):
-        labels.to(torch.zeros(1))
-    with pytest.raises(ValueError, match="device must be a device that torch can use here, got 'nowhere'"):
-        labels.to("nowhere")
+def test_only_the_device_changes():
+    labels = KINDS["distance"](5)
+    with pytest.raises(TypeError, match="device must be a torch.device or its name, got dtype"):
+        labels.to(torch.float16)
     assert labels.to(device="cpu", non_blocking=True) == labels
 
 

@@ -1,4 +1,4 @@
-"""How large labels may be, what is said of larger ones, and what cannot be read without numbers."""
+"""Labels refuse sizes that are too large, and reading values that are on no device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels, padded
+from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, padded
 
 PTR = torch.tensor([0, 2, 3])
 EDGES, IDS = torch.tensor([[0], [1]]), torch.tensor([0])
@@ -33,16 +33,10 @@ def test_counts_of_many_pairs_do_not_overflow():
     ("make", "match"),
     [
         (lambda: DistanceLabels(2**62 + 1, lookup=[0], left=0), "q_len must be at most 4611686018427387904, got 4611686018427387905"),
-        (lambda: DistanceLabels(2, 10**30, lookup=[0], left=0), "k_len must be at most 4611686018427387904, got 1000"),
         (lambda: DistanceLabels(2, lookup=[0], left=0, num_labels=2**31), "num_labels must be at most 2147483647, got 2147483648"),
-        (lambda: DistanceLabels(2, lookup=range(10**30), left=0), "lookup must hold at most 4194304 items, got more"),
-        (lambda: DistanceLabels(2, lookup=[10**30], left=0), "lookup must fit into 64 bits, got 1000"),
-        (lambda: DenseLabels(torch.zeros(2, 2).long(), 2**31), "num_labels must be at most 2147483647"),
-        (lambda: edges(num_labels=2**31), "num_labels must be at most 2147483647"),
         (lambda: edges(q_len=2**32), r"batch_size, q_len and k_len must make fewer than 2\^63 pairs, got 1 · 4294967296 · 4294967296"),
         (lambda: padded(edges(ptr=PTR), 2**32), r"graphs and length must make fewer than 2\^63 pairs, got 2 · 4294967296 · 4294967296"),
         (lambda: padded(BLOCKS, 10**9), "length must make at most 4,294,967,296 pairs, which are written out, got 2000000000000000000"),
-        (lambda: padded(SumLabels(BLOCKS, BLOCKS), 10**9), "length must make at most 4,294,967,296 pairs"),
         (lambda: padded(edges(ptr=PTR, num_labels=2, default=BLOCKS), 10**6), "length must make at most 4,294,967,296 pairs"),
         (lambda: rg.Window()(2**40).describe(), r"labels that are counted must make fewer than 2\^63 pairs"),
         (lambda: edges().rows(10**9, 10**9 + 1), "start must be at most 3, got 1000000000"),
@@ -50,27 +44,12 @@ def test_counts_of_many_pairs_do_not_overflow():
         (lambda: edges(default=DistanceLabels(3, lookup=[0], left=0, ptr=PTR.to("meta")), ptr=PTR), "default must be on the device of ptr, cpu, got meta"),
         (lambda: BlockLabels.from_blocks([torch.zeros(1, 1).long(), torch.zeros(1, 1, device="meta").long()], 1), r"blocks\[1\] must be on the device of blocks\[0\]"),
         (lambda: BLOCKS.to("meta").describe(), "labels must hold numbers, got tensors on the device meta"),
-        (lambda: padded(BLOCKS.to("meta")), "labels must hold numbers, got tensors on the device meta"),
         (lambda: BlockLabels(BLOCKS.ids, 2, PTR.to("meta")), "ptr must hold numbers when lengths are left out"),
         (lambda: BlockLabels(BLOCKS.ids, 2, PTR, lengths=(3,)), "lengths must be two ints, N_q and N_k, got 1 entries"),
     ],
 )  # fmt: skip
 def test_refused(make, match):
     with pytest.raises(ValueError, match=match):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        (lambda: BlockLabels(BLOCKS.ids, 2, PTR, lengths=0), "lengths must be a tuple of two ints, N_q and N_k, got int"),
-        (lambda: BlockLabels(BLOCKS.ids, 2, PTR, lengths=(3, 3.0)), r"lengths\[1\] must be an int, got float"),
-        (lambda: BlockLabels.from_blocks(3, 1), "blocks must be a sequence of Tensors, got int"),
-        (lambda: DistanceLabels(2, lookup=[0, 1.0], left=0), "lookup must be an int, got float"),
-    ],
-)  # fmt: skip
-def test_of_the_wrong_kind(make, match):
-    with pytest.raises(TypeError, match=match):
         make()
 
 

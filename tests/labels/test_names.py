@@ -51,11 +51,6 @@ def test_outside_of_leaves_and_equality():
     assert spec == pytree.tree_flatten(same)[1]
 
 
-def test_described_by():
-    assert list(NEAR(4).describe().counts) == ["a", "b", "c"]
-    assert list(NEAR(4).describe(["x", "y", "z"]).counts) == ["x", "y", "z"]
-
-
 @pytest.mark.parametrize(
     "layer",
     [

@@ -37,14 +37,3 @@ def test_a_sum_part_by_part():
     parts = padded(labels).parts
     assert parts[0] == padded(labels.parts[0], 2)
     assert parts[1] == rg.ClippedDistance(1)(2)
-
-
-def test_refuses_bad_input():
-    with pytest.raises(TypeError, match="labels must be Labels, got int"):
-        padded(3)
-    with pytest.raises(ValueError, match="labels must be packed, with ptr, got DistanceLabels"):
-        padded(rg.ClippedDistance(1)(3))
-    with pytest.raises(ValueError, match="labels must have equal q_ptr and k_ptr"):
-        padded(rg.ClippedDistance(1)(3, ptr=torch.tensor([0, 2, 3]), q_ptr=torch.tensor([0, 1, 3])))
-    with pytest.raises(ValueError, match="labels must hold at least one graph, got none"):
-        padded(rg.ClippedDistance(1)(0, ptr=torch.tensor([0])))

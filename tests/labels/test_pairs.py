@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relgraph.labels import EdgeLabels
-from relgraph.labels.pairs import Pairs, union
+from relgraph.labels.pairs import Pairs
 from tests.labelers.zoo import PACKED, PADDED, codes, make, packed_setting, padded_setting
 
 
@@ -33,23 +33,6 @@ def test_codes_at_every_pair_of_each_graph(kind, seed):
     pairs = block._pairs()
     torch.testing.assert_close(labels._codes_at(pairs), codes(labels)[0, pairs.query, pairs.key])
     torch.testing.assert_close(block._codes_at(pairs), block.ids.long())
-
-
-@given(st.integers(0, 10**6))
-def test_union_lists_each_pair_once(seed):
-    rng = random.Random(seed)
-    setting = padded_setting(rng)
-    a, b = make("edge batch", setting, rng), make("edge", setting, rng)
-    mine, theirs = a._pairs(2)[0], b._pairs(2)[0]
-    listed = [set(zip(*(column.tolist() for column in pairs), strict=True)) for pairs in (mine, theirs)]
-    got = list(zip(*(column.tolist() for column in union(mine, theirs, a)), strict=True))
-    assert len(got) == len(set(got))
-    assert set(got) == listed[0] | listed[1]
-
-
-def test_where_keeps_what_is_true():
-    pairs = Pairs(*torch.arange(6).view(3, 2)).where(torch.tensor([False, True]))
-    assert [column.tolist() for column in pairs] == [[1], [3], [5]]
 
 
 def test_several_labels():

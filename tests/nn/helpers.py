@@ -1,4 +1,4 @@
-"""What the tests of layers share: the layer's meaning written out, and edges over a sequence."""
+"""The tests of layers share these: a layer written out, and edges over a sequence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ F64 = torch.float64
 
 
 def by_hand(layer, query, key=None, value=None, *, labels=None, features=None, **options) -> Tensor:
-    """What ``layer`` means for batched input, by the reference; masks in the polarity of functional."""
+    """Compute ``layer`` for batched input by the reference; masks have the polarity of functional."""
     key = query if key is None else key
     value = key if value is None else value
     head, wide, kv = layer.head_dim, layer.num_heads * layer.head_dim, layer.num_kv_heads * layer.head_dim
@@ -35,7 +35,7 @@ def by_hand(layer, query, key=None, value=None, *, labels=None, features=None, *
 
 
 def fill_tables(module: nn.Module, scale: float = 1.0) -> nn.Module:
-    """Every table filled with numbers that matter, bias tables too."""
+    """Fill every table with random values, bias tables too."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if name.endswith(".rows"):
@@ -44,12 +44,12 @@ def fill_tables(module: nn.Module, scale: float = 1.0) -> nn.Module:
 
 
 def zero_tables(module: nn.Module) -> nn.Module:
-    """Every table filled with zeros."""
+    """Fill every table with zeros."""
     return fill_tables(module, 0.0)
 
 
 def some_edges(length: int, num_labels: int, default: int | None) -> EdgeLabels:
-    """A third of all pairs with random labels, the others as ``default`` says."""
+    """List a third of all pairs with random labels; the others follow ``default``."""
     pairs = torch.randperm(length * length)[: length * length // 3]
     ids = torch.randint(0, num_labels, pairs.shape)
     return EdgeLabels(torch.stack([pairs % length, pairs // length]), ids, num_labels, q_len=length, default=default)
@@ -60,5 +60,5 @@ def close(got, wanted, atol: float = 1e-10) -> None:
 
 
 def table_keys(missing: list[str]) -> bool:
-    """Whether all missing keys of a state belong to tables."""
+    """Return whether all missing keys of a state belong to tables."""
     return bool(missing) and all(".tables." in f".{key}" for key in missing)

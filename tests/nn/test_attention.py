@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from contextlib import suppress
 
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.utils.checkpoint import checkpoint
 
 import relgraph as rg
 from relgraph.functional.choice import choice_of
@@ -33,7 +31,7 @@ def make(embed_dim=12, num_heads=3, *, num_labels=5, seed=0, **options):
 
 
 def pair(*, zero_labels=None, **options):
-    """torch's layer and ours with its state."""
+    """Make torch's layer, and ours with its state."""
     torch.manual_seed(0)
     plain = nn.MultiheadAttention(12, 3, batch_first=True, dtype=F64, **options)
     if plain.in_proj_bias is not None:
@@ -137,29 +135,9 @@ class TestAgainstTheReference:
         _, lone = layer(x[0], labels=labeler(7), need_label_mass=True)
         close(lone, tuple(m[0] for m in mass))
 
-    def test_tied_and_frozen_tables(self):
-        layer, x = make(num_labels=3, tie_tables=True, frozen=2), torch.randn(2, 7, 12, dtype=F64)
-        labels = some_edges(7, 3, 2)
-        close(layer(x, labels=labels), by_hand(layer, x, labels=labels))
-        close(layer(x, labels=labels), layer(x, labels=some_edges_without(labels)))
-        layer(x, labels=labels).sum().backward()
-        assert layer.tables.key.rows.grad[2].abs().max() == 0
-        assert layer.tables.key.rows.grad[:2].abs().min() > 0
-
-    def test_banks_learn(self):
-        banks = {"key": nn.Linear(3, 4, dtype=F64), "value": nn.Linear(3, 4, dtype=F64)}
-        layer = make(num_labels=None, tables=RelationTables(None, 4, banks=banks))
-        x, features = torch.randn(2, 7, 12, dtype=F64), torch.randn(6, 3, dtype=F64, requires_grad=True)
-        labels = DenseLabels(torch.randint(0, 6, (7, 7)), 6)
-        z = layer(x, labels=labels, bank_features=features)
-        close(z, by_hand(layer, x, labels=labels, features=features))
-        z.square().sum().backward()
-        assert features.grad.abs().sum() > 0
-        assert all(p.grad.abs().sum() > 0 for bank in banks.values() for p in bank.parameters())
-
     @pytest.mark.parametrize("per_head", [False, True])
     def test_banks_give_rows_for_each_sample(self, per_head):
-        """As Code Transformer does: the bins of a sample are its own, and a map of their middles gives their rows."""
+        """Code Transformer gives each sample its own bins and maps their middles to rows."""
         heads = 3 if per_head else 1
 
         class Bins(nn.Module):
@@ -186,12 +164,6 @@ class TestAgainstTheReference:
         assert all(p.grad.abs().sum() > 0 for bank in banks.values() for p in bank.parameters())
         with pytest.raises(ValueError, match=r"key_table must have shape \[B, 1, R, D\] or .* got \[3, "):
             layer(x, labels=labels, bank_features=torch.randn(3, 5, dtype=F64))
-
-
-def some_edges_without(labels):
-    """The same labels with nothing where the default was."""
-    ids = labels.to_dense()[0]
-    return DenseLabels(ids.masked_fill(ids == 2, -1), 3)
 
 
 class TestPadding:
@@ -256,14 +228,6 @@ class TestWhatIsReturned:
         close(layer(x, labels=labels, need_label_mass=True), (z, mass))
         close(layer(x[0], labels=labels, need_weights=True, need_label_mass=True), (z[0], weights[0], mass[0]))
 
-    def test_dropout_in_training_only(self):
-        layer, x = make(dropout=0.5), torch.randn(2, 6, 12, dtype=F64)
-        whole = make(dropout=0.0)(x, labels=LABELER(6))
-        close(layer.eval()(x, labels=LABELER(6)), whole)
-        assert (layer.train()(x, labels=LABELER(6)) - whole).abs().max() > 1e-3
-        _, weights = layer(x, labels=LABELER(6), need_weights=True)
-        close(weights.sum(-1), torch.ones(2, 3, 6, dtype=F64))
-
 
 class TestPacked:
     def packed(self):
@@ -315,16 +279,6 @@ class TestPacked:
 
 
 class TestStates:
-    def test_names_keep_labels_in_order(self):
-        state = make(names=LABELER.names).state_dict()
-        other = make(names=LABELER.names[::-1])
-        with pytest.raises(ValueError, match=r"another at label 0 of tables.key: the state has '-2', this table '2'"):
-            other.load_state_dict(state)
-        same = make(names=LABELER.names, seed=1)
-        same.load_state_dict(state)
-        x = torch.randn(1, 4, 12, dtype=F64)
-        close(same(x, labels=LABELER(4)), make(names=LABELER.names)(x, labels=LABELER(4)))
-
     def test_tables_tied_across_layers(self):
         tables = RelationTables(5, 4, 3, per_head=True, dtype=F64)
         model = nn.ModuleList(attention_layer(12, 3, tables=tables, dtype=F64) for _ in range(3))
@@ -335,24 +289,6 @@ class TestStates:
         alone = [torch.autograd.grad(layer(x, labels=LABELER(5)).sum(), tables.key.rows)[0] for layer in model]
         close(tables.key.rows.grad, sum(alone))
         assert len({id(layer.tables) for layer in copy.deepcopy(model)}) == 1
-
-    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
-    def test_copies(self, clone):
-        layer = make(names=LABELER.names, frozen=1)
-        other, x = clone(layer), torch.randn(2, 5, 12, dtype=F64)
-        close(other(x, labels=LABELER(5)), layer(x, labels=LABELER(5)))
-        fill_tables(other)
-        assert (other(x, labels=LABELER(5)) - layer(x, labels=LABELER(5))).abs().max() > 1e-3
-
-    def test_casts(self):
-        layer, x = make(), torch.randn(2, 5, 12, dtype=F64)
-        wanted = layer(x, labels=LABELER(5))
-        single = layer.to(torch.float32)(x.float(), labels=LABELER(5))
-        assert single.dtype == torch.float32
-        close(single.double(), wanted, atol=1e-5)
-        half = layer.to(torch.bfloat16)(x.bfloat16(), labels=LABELER(5))
-        assert half.dtype == torch.bfloat16
-        close(half.double(), wanted, atol=0.1)
 
     def test_reset_draws_all_again(self):
         layer = make(tables=KINDS)
@@ -378,51 +314,18 @@ class TestStates:
 
 
 class TestTraining:
-    def test_autocast(self):
-        layer = make(tables=KINDS).float()
-        x = torch.randn(2, 9, 12, requires_grad=True)
-        wanted = layer(x, labels=LABELER(9))
-        with torch.autocast("cpu", torch.bfloat16):
-            got = layer(x, labels=LABELER(9))
-        assert got.dtype == torch.bfloat16
-        close(got.float(), wanted, atol=0.1)
-        got.float().square().sum().backward()
-        assert x.grad.dtype == torch.float32
-        assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
-
-    def test_checkpointing(self):
-        layer, x = make(dropout=0.3), torch.randn(2, 9, 12, dtype=F64, requires_grad=True)
-        grads = []
-        for run in (layer, lambda x, **options: checkpoint(layer, x, use_reentrant=False, **options)):
-            torch.manual_seed(1)
-            z = run(x, labels=LABELER(9))
-            grads.append((z, *torch.autograd.grad(z.square().sum(), [x, *layer.parameters()])))
-        close(*grads)
-
-    def test_compiled_for_all_lengths(self):
-        layer = make(num_kv_heads=1, impl="dense").float()
-        counter = CompileCounterWithBackend("aot_eager")
-        compiled = torch.compile(layer, backend=counter, fullgraph=True)
-        for length in (5, 9, 12, 7):
-            x = torch.randn(2, length, 12, requires_grad=True)
-            labels = LABELER(length).dense()
-            leaves = [x, *layer.parameters()]
-            got, wanted = (torch.autograd.grad(f(x, labels=labels).square().sum(), leaves) for f in (compiled, layer))
-            close(got, wanted, atol=1e-4)
-        assert counter.frame_count <= 3
-
-    @torch.no_grad()
     def test_compiled_with_masks_and_labels_made_inside(self):
-        layer = make(impl="dense").float().eval()
-        counter = CompileCounterWithBackend("aot_eager")
+        layer = make(impl="dense", num_kv_heads=1).float()
+        counter = CompileCounterWithBackend("eager")
 
         def run(x, padding):
             return layer(x, labels=LABELER(x.shape[1]), key_padding_mask=padding, is_causal=True)
 
         compiled = torch.compile(run, backend=counter, fullgraph=True)
         for length in (5, 9, 12):
-            x, padding = torch.randn(2, length, 12), torch.rand(2, length) > 0.7
-            close(compiled(x, padding), run(x, padding), atol=1e-5)
+            x, padding = torch.randn(2, length, 12, requires_grad=True), torch.rand(2, length) > 0.7
+            leaves = [x, *layer.parameters()]
+            close(*(torch.autograd.grad(f(x, padding).square().sum(), leaves) for f in (compiled, run)), atol=1e-4)
         assert counter.frame_count <= 3
 
 

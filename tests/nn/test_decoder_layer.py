@@ -13,7 +13,7 @@ from relgraph.labels import DenseLabels
 from relgraph.nn import LayerCache, RelationDecoderLayer, RelationTables
 from tests.layers import decoder_layer
 
-from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
+from .helpers import F64, by_hand, close, fill_tables, some_edges, zero_tables
 
 LABELER = ClippedDistance(2)
 
@@ -59,26 +59,6 @@ class TestAgainstTorch:
         mask = torch.ones(5, 7, dtype=torch.bool).triu(1)
         close(ours(tgt, memory, tgt_is_causal=False, memory_is_causal=True), plain(tgt, memory, memory_mask=mask))
 
-    def test_under_torchs_stack(self):
-        layer = make()
-        stack = nn.TransformerDecoder(layer, 2)
-        tgt, memory = inputs()
-        mask = nn.Transformer.generate_square_subsequent_mask(5, dtype=F64)
-        wanted = tgt
-        for _ in range(2):
-            wanted = layer(wanted, memory, tgt_is_causal=True)
-        close(stack(tgt, memory, mask), wanted)
-
-    def test_gradients(self):
-        plain, (tgt, memory) = plain_layer(), inputs()
-        ours = zero_tables(RelationDecoderLayer.from_plain(plain, labeler=LABELER))
-        for layer in (plain, ours):
-            options = {} if layer is plain else {"tgt_is_causal": False}
-            layer(tgt, memory, **options).square().sum().backward()
-        mine = dict(ours.named_parameters())
-        for name, parameter in plain.named_parameters():
-            close(mine[name].grad, parameter.grad)
-
     def test_the_future_is_hidden_unless_asked_for(self):
         layer, (tgt, memory) = make(), inputs()
         past = torch.ones(5, 5, dtype=torch.bool).triu(1)
@@ -91,11 +71,6 @@ class TestAgainstTorch:
             with pytest.raises(ValueError, match="tgt_mask must block all later rows .* pass tgt_is_causal=False"):
                 layer(tgt, memory, mask)
         close(layer(tgt, memory, torch.zeros(5, 5)), layer(tgt, memory))  # floats are added
-
-    def test_a_plain_state_lacks_the_tables_only(self):
-        found = make(num_memory_labels=4).load_state_dict(plain_layer().state_dict(), strict=False)
-        assert table_keys(found.missing_keys)
-        assert found.unexpected_keys == []
 
 
 class TestLabels:
@@ -116,11 +91,6 @@ class TestLabels:
         wanted = layer.norm3(x + layer.linear2(functional.relu(layer.linear1(x))))
         close(layer(tgt, memory, tgt_is_causal=True, memory_labels=towards), wanted)
         close(layer(tgt, memory, tgt_is_causal=True, labels=LABELER(5), memory_labels=towards), wanted)
-
-    def test_without_memory_labels(self):
-        layer = make(num_memory_labels=4)
-        with pytest.raises(ValueError, match="labels must be given, as the layer has tables for 4, got None"):
-            layer(*inputs())
 
     def test_packed(self):
         layer, ((tgt,), (memory,)) = make(num_memory_labels=5), inputs(1)
@@ -155,10 +125,6 @@ class TestLabels:
         assert layer.self_attn.tables is layer.multihead_attn.tables
         assert sum(name.endswith("rows") for name, _ in layer.named_parameters()) == 2
 
-    def test_memory_names(self):
-        layer = make(num_memory_labels=2, memory_names=("a", "b"))
-        assert layer.multihead_attn.tables.key.names == ("a", "b")
-
 
 class TestCache:
     @pytest.mark.parametrize("again", [False, True])
@@ -177,14 +143,6 @@ class TestCache:
         close(torch.cat(pieces, 1), wanted)
         assert len(cache) == 5
         assert len(cache.multihead_attn) == 7
-
-    def test_memory_labels_row_by_row(self):
-        layer, (tgt, memory) = make(num_memory_labels=5), inputs()
-        wanted, cache = layer(tgt, memory, tgt_is_causal=True, memory_labels=LABELER(5, 7)), LayerCache()
-        for row in range(5):
-            towards = LABELER(1, 7, q_offset=row)
-            got = layer(tgt[:, row : row + 1], memory, tgt_is_causal=True, memory_labels=towards, cache=cache)
-            close(got, wanted[:, row : row + 1])
 
     def test_labels_of_the_whole_target(self):
         layer, (tgt, memory) = make(num_memory_labels=5), inputs()

@@ -11,7 +11,7 @@ from torch import nn
 import relgraph as rg
 from relgraph.nn import LearnedPositions
 from relgraph.nn.memory import attend_by_borders
-from tests.layers import decoder_layer, encoder_layer, transformer
+from tests.layers import transformer
 
 from .helpers import F64, close, fill_tables
 
@@ -41,7 +41,7 @@ def make(*, seed=0, **options):
 
 
 def _learned(max_len):
-    """Learned positions of source and target."""
+    """Make learned positions of source and target."""
     return tuple(LearnedPositions(12, max_len, dtype=F64) for _ in range(2))
 
 
@@ -55,7 +55,7 @@ def rows_of(graph):
 
 
 def one_by_one(model, nodes, tgt, **options):
-    """The outputs of the graphs that have nodes, each with its target, unbatched."""
+    """Compute each graph that has nodes with its target, without a batch axis."""
     return torch.stack([model(nodes[rows_of(g)], tgt[g], src_labels=GRAPHS[g], **options) for g in REAL])
 
 
@@ -152,52 +152,8 @@ class TestGraphsIn:
         nodes, _ = inputs()
         assert model(nodes, torch.zeros(4, 0, 12, dtype=F64), src_labels=BATCH).shape == (4, 0, 12)
 
-    def test_syntax_of_a_source_sentence(self):
-        trees = rg.Graph.from_parents(torch.tensor([1, -1, 1, 2, -1, 4]), ptr=torch.tensor([0, 4, 6]))
-        labeler = DISTANCES + rg.TreeRelation()
-        model, tgt = make(labeler=labeler), torch.randn(2, 3, 12, dtype=F64)
-        words = torch.randn(6, 12, dtype=F64)
-        first = rg.Graph.from_parents(torch.tensor([1, -1, 1, 2]))
-        close(model(words, tgt, src_labels=trees)[0], model(words[:4], tgt[0], src_labels=first))
-        assert model.encoder.layers[0].self_attn.tables.num_labels == labeler.num_labels
-        assert model.decoder.layers[0].self_attn.tables.num_labels == 5
-
 
 class TestByHand:
-    @pytest.mark.parametrize("positions", [None, "learned", ("sinusoidal", "learned")])
-    def test_encoder_and_decoder_composed(self, positions):
-        sides = {None: (None, None), "learned": _learned(5)}.get(positions, ("sinusoidal", _learned(5)[1]))
-        options = {"positions": sides, "target_labeler": rg.BucketedDistance(8, 16)}
-        options |= {"memory_labeler": DISTANCES, "memory_tables": ("key", "bias")}
-        model, (nodes, tgt) = make(**options), inputs()
-        layer = encoder_layer(12, 3, 20, labeler=PATHS, dtype=F64)
-        encoder = rg.RelationEncoder(layer, 2, nn.LayerNorm(12, dtype=F64))
-        layer = decoder_layer(
-            12, 3, 20, labeler=rg.BucketedDistance(8, 16), dtype=F64, num_memory_labels=5,
-            memory_tables=("key", "bias"), memory_names=DISTANCES.names,
-        )  # fmt: skip
-        decoder = rg.RelationDecoder(layer, 2, nn.LayerNorm(12, dtype=F64))
-        state = {k: v for k, v in model.state_dict().items() if "positions" not in k}
-        nn.ModuleDict({"encoder": encoder, "decoder": decoder}).load_state_dict(state)
-        x, y = nodes, tgt
-        if model.positions is not None:
-            sizes = torch.tensor(SIZES)
-            within = torch.cat([torch.arange(size) for size in SIZES])
-            assert int(sizes.sum()) == len(within)
-            coded = within if isinstance(model.positions, LearnedPositions) else within.double()
-            x = nodes + model.positions.encode(coded)
-        if model.tgt_positions is not None:
-            y = tgt + model.tgt_positions.weight[:4]
-        memory = encoder.eval()(x, labels=PATHS(BATCH))
-        close(model.encode(nodes, src_labels=BATCH), memory)
-        towards = DISTANCES(16, 9, ptr=BATCH.ptr, q_ptr=torch.arange(5) * 4)
-        wanted = decoder.eval()(y, memory, memory_labels=towards, tgt_is_causal=True)
-        close(model(nodes, tgt, src_labels=BATCH), wanted)
-        close(model(nodes, tgt, src_labels=BATCH, memory_labels=towards), wanted)
-        padded = DISTANCES(4, 5, q_offset=0)
-        close(model(nodes, tgt, src_labels=BATCH, memory_labels=padded), wanted)
-        close(model(nodes, tgt, src_labels=BATCH, tgt_labels=rg.BucketedDistance(8, 16)(4)), wanted)
-
     def test_cross_labels_of_ones_own(self):
         model, (nodes, tgt) = make(memory_labeler=rg.ClippedDistance(1)), inputs()
         ids = [torch.randint(-1, 3, (4, size)) for size in SIZES]
@@ -217,18 +173,6 @@ class TestByHand:
 
         memory = model.encode(nodes, src_labels=BATCH)
         close(step_by_step(model, tgt, memory, (1, 2, 1), towards=towards, memory_ptr=BATCH.ptr)[REAL], alone)
-
-    def test_labels_of_the_target(self):
-        model, (nodes, tgt) = make(target_labeler=rg.ClippedDistance(1)), inputs()
-        ids = torch.randint(0, 3, (4, 4, 4))
-        wanted = model(nodes, tgt, src_labels=BATCH, tgt_labels=rg.DenseLabels(ids, 3))
-        assert (wanted - model(nodes, tgt, src_labels=BATCH)).abs().max() > 1e-3
-        memory = model.encode(nodes, src_labels=BATCH)
-
-        def labels(size, stop, q_offset):
-            return rg.DenseLabels(ids[:, q_offset:stop, :stop], 3)
-
-        close(step_by_step(model, tgt, memory, (2, 1, 1), labels=labels, memory_ptr=BATCH.ptr), wanted)
 
 
 class TestDecoding:
@@ -278,23 +222,6 @@ class TestLearned:
         model.reset_parameters()
         assert not torch.equal(before, model.positions.weight)
         assert LearnedPositions(64, 400).weight.std().item() == pytest.approx(0.125, rel=0.05)
-
-    @pytest.mark.parametrize("chunks", [(5,), (2, 3), (1,) * 5])
-    def test_piece_by_piece_with_padding_on_the_left(self, chunks):
-        model = make(positions=_learned(6), labeler=None, target_labeler=None)
-        src, tgt = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
-        padding = torch.tensor([[True, True, False, False, False], [False] * 5])
-        wanted = model(src, tgt, tgt_key_padding_mask=padding)
-        close(wanted[0, 2:], model(src[0], tgt[0, 2:]))
-        cache, pieces, start = model.new_cache(), [], 0
-        for size in chunks:
-            rows = slice(start, start + size)
-            pieces.append(
-                model.decode(tgt[:, rows], model.encode(src), tgt_key_padding_mask=padding[:, rows], cache=cache)
-            )
-            start += size
-        close(torch.cat(pieces, 1)[1], wanted[1])
-        close(torch.cat(pieces, 1)[0, 2:], wanted[0, 2:])
 
     def test_beyond_the_last(self):
         model = make(positions=_learned(4), labeler=None, target_labeler=None)

@@ -1,4 +1,4 @@
-"""What the attention layer refuses, before it does anything."""
+"""The attention layer refuses arguments that do not fit together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import nn
 
 from relgraph.labelers import ClippedDistance, Window
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
@@ -33,16 +32,6 @@ def test_inputs():
             layer()(*arguments, labels=LABELS)
     with pytest.raises(TypeError, match=r"query must be a Tensor, got ndarray: make it a tensor with torch.from_numpy"):
         layer()(X.numpy(), labels=LABELS)
-
-
-def test_packed_inputs():
-    packed = LABELER(5, ptr=torch.tensor([0, 2, 5]))
-    with pytest.raises(ValueError, match=r"query must have shape \[T, E\], as the labels are packed, got \[2, 5, 12\]"):
-        layer()(X, labels=packed)
-    with pytest.raises(
-        NotImplementedError, match="labels must not be packed with a cache, which holds one sequence per batch row"
-    ):
-        layer()(X[0], labels=packed, cache=KVCache())
 
 
 @pytest.mark.parametrize(
@@ -187,25 +176,6 @@ def test_tables_that_do_not_fit():
     with pytest.raises(ValueError, match="tables must be for 3 heads of 5, got any number of heads of 4"):
         attention_layer(15, 3, tables=RelationTables(5, 4))
     assert attention_layer(12, 3, num_labels=5, tables=tables).tables is tables
-
-
-def test_nothing_is_done_before_the_checks():
-    class Refuses(nn.Module):
-        def forward(self, features):
-            raise AssertionError("the bank ran")
-
-    tables = RelationTables(None, 4, kinds=("key",), banks={"key": Refuses()})
-    with pytest.raises(ValueError, match="attn_mask must have shape"):
-        attention_layer(12, 3, tables=tables)(X, labels=LABELS, bank_features=X, attn_mask=torch.zeros(1))
-
-
-def test_labels_that_carry_no_distance_need_no_offset():
-    cache = KVCache()
-    attention = layer()
-    attention(X, labels=LABELS, cache=cache)
-    ids = torch.randint(0, 5, (5, 10))
-    z = attention(X, labels=DenseLabels(ids, 5), is_causal=True, cache=cache)
-    assert z.shape == (2, 5, 12)
 
 
 def test_distance_labels_with_an_offset_a_row_are_taken_as_they_are():

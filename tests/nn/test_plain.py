@@ -16,7 +16,7 @@ BLOCKED = torch.rand(5, 7, generator=torch.Generator().manual_seed(0)) > 0.7
 
 
 def perturbed(module):
-    """A module in evaluation mode in which no parameter has its initial value."""
+    """Change every parameter of a module and set evaluation mode."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
@@ -24,7 +24,7 @@ def perturbed(module):
 
 
 def assert_copied(made, plain, before):
-    """``plain`` is as before, and ``made`` holds copies of its weights."""
+    """Check that ``plain`` is as before and that ``made`` holds copies of its weights."""
     close(plain.state_dict(), before, atol=0.0)
     mine, theirs = dict(made.named_parameters()), dict(plain.named_parameters())
     assert all(torch.equal(mine[name], parameter) for name, parameter in theirs.items())
@@ -60,7 +60,7 @@ def test_models(norm_first, bias, activation):
     options = {"norm_first": norm_first, "bias": bias, "batch_first": True, "dtype": F64}
     plain = perturbed(nn.Transformer(12, 3, 2, 2, 20, 0.3, activation, **options))
     plain.encoder.layers[1].dropout1.p, plain.decoder.layers[0].multihead_attn.dropout = 0.2, 0.1
-    plain.decoder.norm.eps = 0.5
+    plain.decoder.norm.eps = plain.encoder.layers[0].norm1.eps = 0.5
     before = state_of(plain)
     made = rg.RelationTransformer.from_plain(plain, labeler=LABELER, memory_labeler=LABELER)
     assert_copied(made, plain, before)

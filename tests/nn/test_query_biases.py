@@ -23,7 +23,7 @@ def make(*, num_labels=5, **options):
 
 
 def scatter(module):
-    """Biases of the queries filled with numbers that matter."""
+    """Fill the biases of the queries with random values."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if name.endswith(("content_bias", "position_bias")):
@@ -57,7 +57,7 @@ def test_values_and_gradients(options):
 
 
 def test_transformer_xl():
-    """Its layer by its own formula: sines by distance, projected, as the rows of the key table."""
+    """Its layer has projected sines by distance as the rows of the key table."""
     heads, size, length = 4, 3, 7
     layer = attention_layer(
         12, heads, tables=RelationTables(None, size, heads, kinds=("key",), per_head=True, banks={"key": Sines(heads, size)}),
@@ -107,13 +107,6 @@ def test_they_begin_at_zero_and_are_set_back():
         assert not name.endswith(tuple(BOTH)) or parameter.abs().max() == 0
 
 
-def test_a_cache():
-    layer, x = make(), torch.randn(2, 6, 12, dtype=F64)
-    wanted, cache = layer(x, labels=LABELER(6), is_causal=True), rg.KVCache()
-    steps = [layer(x[:, i : i + 1], labels=LABELER(6), is_causal=True, cache=cache) for i in range(6)]
-    close(torch.cat(steps, 1), wanted)
-
-
 def test_layers_and_models_pass_them_on():
     encoder = encoder_layer(12, 4, 16, labeler=LABELER, **BOTH)
     decoder = decoder_layer(12, 4, 16, labeler=LABELER, num_memory_labels=3, **BOTH)
@@ -127,12 +120,6 @@ def test_layers_and_models_pass_them_on():
         "decoder.layers.0.self_attn.content_bias",
         "decoder.layers.0.self_attn.position_bias",
     ]
-
-
-def test_a_stack_copies_them():
-    layer = scatter(encoder_layer(12, 4, 16, 0.0, labeler=LABELER, dtype=F64, **BOTH))
-    stack, x = rg.RelationEncoder(layer, 2, fresh=False), torch.randn(2, 6, 12, dtype=F64)
-    close(stack(x), layer(layer(x)))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ X, MEMORY = (torch.randn(2, length, 12, dtype=F64, generator=RANDOM) for length 
 
 
 class Failing(nn.Module):
-    """Fails for the first time that it is asked after ``armed`` is set."""
+    """An identity that fails once after ``armed`` is set."""
 
     armed = False
 
@@ -37,14 +37,14 @@ class Failing(nn.Module):
 
 
 def contents(cache):
-    """Copies of all that a cache of any kind holds."""
+    """Copy all tensors and lengths of a cache of any kind."""
     if isinstance(cache, KVCache):
         return [len(cache), *(None if x is None else x.clone() for x in (cache.key, cache.value, cache.padding))]
     return [contents(part) for part in (cache if not isinstance(cache, LayerCache) else vars(cache).values())]
 
 
 def assert_undone(run, cache, refused, error, match, *, grad):
-    """``run(rows, **options)`` in two pieces, the second refused at first, equals ``run`` over all rows."""
+    """Check that ``run`` in two pieces, the second refused at first, equals ``run`` over all rows."""
     with torch.set_grad_enabled(grad):
         wanted, first = run(slice(0, 5)), run(slice(0, 3), cache=cache)
         before = contents(cache)

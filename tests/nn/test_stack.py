@@ -126,17 +126,6 @@ def test_an_attention_is_copied_and_its_tables_unless_shared(shared):
     assert torch.equal(first.tables.key.rows, before) is shared
 
 
-def test_banks_and_memory_labels():
-    tables = RelationTables(None, 4, kinds=("key",), banks={"key": nn.Linear(2, 4, dtype=F64)})
-    x, features = torch.randn(2, 6, 12, dtype=F64), torch.randn(3, 2, dtype=F64)
-    labels = DenseLabels(torch.randint(0, 3, (6, 6)), 3)
-    encoder(tables=tables, labeler=None)(x, labels=labels, bank_features=features).square().sum().backward()
-    assert tables.key.bank.weight.grad.abs().sum() > 0
-    stack, memory = decoder(num_memory_labels=5), torch.randn(2, 4, 12, dtype=F64)
-    base = stack(x, memory, memory_labels=LABELER(6, 4))
-    assert (stack(x, memory, memory_labels=LABELER(6, 4, q_offset=2)) - base).abs().max() > 1e-3
-
-
 class TestCaches:
     def test_encoder_as_a_causal_model(self):
         stack, x = encoder(num_kv_heads=1), torch.randn(2, 7, 12, dtype=F64)
@@ -195,7 +184,7 @@ class TestCaches:
 
 
 def test_a_labeler_gets_what_it_reads():
-    """Speakers ``[B, N]`` with B = N have the shape of ids ``[N, N]``: with a labeler they are its input."""
+    """Speakers ``[B, N]`` with B = N have the shape of ids ``[N, N]``, and go to the labeler."""
     labeler, x = rg.Segments(4), torch.randn(5, 5, 12)
     speakers = torch.randint(0, 4, (5, 5))
     encoder, decoder = (

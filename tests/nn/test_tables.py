@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-import relgraph as rg
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import LabelTable, RelationTables
 
@@ -27,17 +26,6 @@ def test_key_and_value_tables_of_different_rows_by_default():
     assert tables.bias is None
 
 
-def test_some_kinds_by_head():
-    tables = RelationTables(5, 8, 2, kinds=("key", "bias"), per_head=("bias",))
-    assert shapes(tables()) == {"key_table": [5, 8], "bias_table": [2, 5]}
-
-
-def test_heads_without_per_head_make_shared_rows():
-    tables = RelationTables(5, 8, 2)
-    assert shapes(tables())["key_table"] == [5, 8]
-    assert tables.heads is None
-
-
 def test_tied_rows_get_both_gradients():
     tables = RelationTables(5, 8, tied=True)
     given = tables()
@@ -52,18 +40,6 @@ def test_a_sum_has_one_table_a_part():
     assert shapes(tables()) == {"key_table": [[2, 5, 8], [2, 3, 8]], "bias_table": [[2, 5], [2, 3]]}
     assert tables.key[1]()[:, 0].abs().max() == 0
     assert tables.key[0].frozen is None
-
-
-def test_they_are_arguments_of_relation_attention():
-    torch.manual_seed(0)
-    labeler = ClippedDistance(2) + ClippedDistance(1)
-    tables = RelationTables(labeler.num_labels, 4, 2, kinds=("key", "value", "query", "bias"), names=labeler.names)
-    tables = tables.to(F64)
-    q = torch.randn(2, 2, 6, 4, dtype=F64)
-    got = rg.relation_attention(q, q, q, labeler(6), **tables(), impl="dense")
-    wanted = rg.relation_attention(q, q, q, labeler(6), **tables(), impl="reference")
-    torch.testing.assert_close(got, wanted)
-    assert (got - rg.relation_attention(q, q, q, None)).abs().max() > 1e-3
 
 
 def test_names_of_every_part_are_checked_on_loading():
@@ -86,11 +62,6 @@ def test_banks_by_kind_and_gradients_reach_them():
     assert all(p.grad.abs().sum() > 0 for p in tables.parameters())
 
 
-def test_a_bank_beside_free_rows():
-    tables = RelationTables(6, 4, kinds=("key", "bias"), banks={"key": nn.Linear(3, 4)})
-    assert shapes(tables(torch.randn(6, 3))) == {"key_table": [6, 4], "bias_table": [6]}
-
-
 def test_a_sum_with_a_bank_in_one_part():
     tables = RelationTables((5, None), 4, banks=(None, {"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)}))
     given = tables((None, torch.randn(7, 3)))
@@ -105,23 +76,18 @@ def test_a_sum_with_a_bank_in_one_part():
         tables()
 
 
-def test_features_that_no_bank_reads():
-    with pytest.raises(ValueError, match="features .*must be None, as no bank reads them, got Tensor"):
-        RelationTables(5, 4)(torch.zeros(5, 2))
-
-
 def test_fits():
-    assert RelationTables(5, 4).fits(5)
-    assert not RelationTables(5, 4).fits(4)
-    assert not RelationTables(5, 4).fits((5, 3))
-    assert RelationTables((5, 3), 4).fits((5, 3))
-    assert not RelationTables((5, 3), 4).fits((3, 5))
-    assert not RelationTables((5, 3), 4).fits((5, 3, 1))
-    assert not RelationTables((5, 3), 4).fits(5)
+    assert RelationTables(5, 4)._fits(5)
+    assert not RelationTables(5, 4)._fits(4)
+    assert not RelationTables(5, 4)._fits((5, 3))
+    assert RelationTables((5, 3), 4)._fits((5, 3))
+    assert not RelationTables((5, 3), 4)._fits((3, 5))
+    assert not RelationTables((5, 3), 4)._fits((5, 3, 1))
+    assert not RelationTables((5, 3), 4)._fits(5)
     banks = {"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)}
-    assert RelationTables(None, 4, banks=banks).fits(99)
-    assert not RelationTables(None, 4, banks=banks).fits((9, 9))
-    assert RelationTables((5, None), 4, banks=(None, banks)).fits((5, 99))
+    assert RelationTables(None, 4, banks=banks)._fits(99)
+    assert not RelationTables(None, 4, banks=banks)._fits((9, 9))
+    assert RelationTables((5, None), 4, banks=(None, banks))._fits((5, 99))
 
 
 def test_reset_draws_again():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import relgraph as rg
-from relgraph.plot._text import columns, longest, written
+from relgraph.plot._names import columns, longest, written
 
 
 def test_what_is_too_long_loses_its_middle():

@@ -1,8 +1,7 @@
 """Bytes that processes really send, beside the model.
 
 ``relgraph.distributed.count_bytes`` counts what relgraph hands over to torch.distributed. What torch sends by itself
-(DDP, FSDP2, the sums of a layer whose heads are split) is counted as the tensors that torch hands to its collectives;
-how many bytes of them each process sends then depends on the backend's algorithm and is not counted.
+(DDP, FSDP2, the sums of a layer whose heads are split) is not counted: it depends on the backend's algorithm.
 """
 
 from __future__ import annotations
@@ -11,12 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
 import relgraph.distributed as several
@@ -104,7 +99,7 @@ def count(processes: int) -> list[Count]:
 
 def _all_counts(mesh: DeviceMesh) -> list[Count]:
     found = [row for case in CASES for method in model.METHODS for row in _context(mesh, case, method)]
-    return [*found, *_halo(mesh), *_torch_parts(mesh)]
+    return [*found, *_halo(mesh)]
 
 
 def _context(mesh: DeviceMesh, case: Case, method: str) -> Iterator[Count]:
@@ -163,62 +158,3 @@ def _halo(mesh: DeviceMesh) -> Iterator[Count]:
     yield Count("nodes: backward, by its halo", backward["all_to_all"], back.backward)
     yield Count("nodes: forward, halo estimated", forward["all_to_all"], at_random.forward)
     yield Count("nodes: backward, halo estimated", backward["all_to_all"], at_random.backward)
-
-
-class Handed(TorchDispatchMode):
-    """Adds up the bytes that are handed to collectives: of each call the largest tensor, that of all processes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if func.namespace in ("c10d", "_c10d_functional") and "wait" not in name and "wrap" not in name:
-            tensors = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-            self.found += max((x.numel() * x.element_size() for x in tensors), default=0)
-        return func(*args, **(kwargs or {}))
-
-
-def _stack(heads: int) -> nn.Module:
-    """Two layers of an encoder whose parameters can be cut into 2, 4 or 8 equal parts."""
-    torch.manual_seed(0)
-    labeler = rg.BucketedDistance(8, 16)
-    width = SIZE * heads
-    layers = [rg.RelationEncoderLayer(width, heads, 4 * width, labeler=labeler, dropout=0.0) for _ in range(2)]
-    return nn.Sequential(*layers)
-
-
-def _torch_parts(mesh: DeviceMesh) -> Iterator[Count]:
-    """What torch sends itself: sizes are counted, the algorithm is the model's."""
-    size = mesh.size()
-    width, spread = SIZE * size, (size - 1) / size
-    x = torch.randn(2, ROWS, width, requires_grad=True)
-
-    def both(module: nn.Module) -> tuple[int, int]:
-        """Bytes handed over in forward and in backward."""
-        with Handed() as forward:
-            output = module(x)
-        with Handed() as backward:
-            output.sum().backward()
-        return forward.found, backward.found
-
-    work = Sequences(ROWS, 2, size, size, SIZE, 8, inner=4 * width)
-    stack = _stack(size)
-    plan = {"self_attn": several.HeadParallel(), "linear1": ColwiseParallel(), "linear2": RowwiseParallel()}
-    for layer in stack:
-        parallelize_module(layer, mesh, plan)
-    forward, backward = (model.all_reduce(handed, size) for handed in both(stack))
-    wanted = model.heads_bytes(work, size)
-    yield Count("heads, sums of torch: forward", forward, 2 * wanted.forward)
-    yield Count("heads, sums of torch: backward", backward, 2 * wanted.backward)
-    stack = _stack(size)
-    learned = sum(parameter.numel() for parameter in stack.parameters())
-    forward, backward = both(DistributedDataParallel(stack))
-    yield Count("DDP: step", model.all_reduce(forward + backward, size), model.replicated_bytes(learned, size))
-    stack = _stack(size)
-    for layer in stack:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(stack, mesh=mesh)
-    forward, backward = both(stack)
-    yield Count("FSDP2: step", spread * (forward + backward), model.sharded_bytes(learned, 4, size))

@@ -32,7 +32,6 @@ class Sequences:
         kv_heads: of keys and values.
         size: numbers of each head.
         labels: R, rows of each table.
-        inner: width inside the feed-forward part; 0 for attention alone, without projections.
         itemsize: bytes of a number in what layers hold and send.
     """
 
@@ -42,7 +41,6 @@ class Sequences:
     kv_heads: int = 8
     size: int = 64
     labels: int = 33
-    inner: int = 0
     itemsize: int = 4
 
     @property
@@ -84,32 +82,6 @@ def context_bytes(method: str, work: Sequences, processes: int) -> Sent:
     moved = (2 * query + keys) * work.itemsize
     share = others / processes
     return Sent(share * (moved + numbers * work.heads * SUM), share * moved)
-
-
-def heads_bytes(work: Sequences, processes: int) -> Sent:
-    """Bytes of one layer whose heads are over processes: a sum of its output, and one of its input's gradient.
-
-    Gradients of tables that all heads share are summed too. A feed-forward part that is split by columns and rows has
-    two more sums, as attention has.
-    """
-    rows = work.batch * work.n * work.width * work.itemsize * (2 if work.inner else 1)
-    tables = 2 * work.labels * work.size * SUM
-    return Sent(all_reduce(rows, processes), all_reduce(rows + tables, processes))
-
-
-def all_reduce(size: float, processes: int) -> float:
-    """Bytes that each process sends for a sum of ``size`` bytes, by the ring algorithm: sum the parts, then gather."""
-    return 2 * (processes - 1) / processes * size
-
-
-def replicated_bytes(parameters: float, processes: int) -> float:
-    """Bytes of DistributedDataParallel: one sum of all gradients, float32."""
-    return all_reduce(parameters * SUM, processes)
-
-
-def sharded_bytes(parameters: float, itemsize: int, processes: int) -> float:
-    """Bytes of ``fully_shard``: parameters are gathered in forward and in backward, gradients are summed to shards."""
-    return 3 * (processes - 1) / processes * parameters * itemsize
 
 
 def halo_bytes(rows: float, width: int, itemsize: int) -> Sent:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -42,30 +41,18 @@ COLOURS = dict(zip((*COMPARED, *ONE_TABLE), (BLACK, ORANGE, RED, BLUE, GREEN, SK
 MARKERS = "osD^vPX"
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A file, the section that shows it, what it says in words, and how it is drawn."""
-
-    file: str
-    section: str
-    alt: str
-    draw: Callable[[Sweep], Figure]
-
-
-def pictures_of(sweep: Sweep) -> list[Picture]:
-    """Those that the runs have figures for."""
-    found = []
+def pictures_of(sweep: Sweep) -> dict[str, Callable[[Sweep], Figure]]:
+    """File names, and how to draw them: those that the runs have figures for."""
+    found: dict[str, Callable[[Sweep], Figure]] = {}
     if sweep.present(CURVES):
-        found.append(Picture("curves.png", "curves", "Validation loss against training steps", _draw_curves))
+        found["curves.png"] = _draw_curves
     if sweep.unseen:
-        found.append(Picture("lengths.png", "lengths", "Perplexity against sentence length", _draw_lengths))
+        found["lengths.png"] = _draw_lengths
     for k in PICTURED_DISTANCES:
         if _with_norms(sweep, k):
-            alt = f"Lengths of the key and value tables' rows against distance, k = {k}"
-            found.append(Picture(f"tables-{k}.png", "tables", alt, partial(_draw_norms, distance=k)))
+            found[f"tables-{k}.png"] = partial(_draw_norms, distance=k)
     if sweep.similarity:
-        alt = f"Cosines between the rows of the first encoder layer's tables, k = {PAPER}"
-        found.append(Picture("similarity.png", "tables", alt, _draw_similarity))
+        found["similarity.png"] = _draw_similarity
     return found
 
 
@@ -161,7 +148,7 @@ def _with_norms(sweep: Sweep, distance: int) -> list[dict[str, list[float]]]:
 
 def _draw_norms(sweep: Sweep, distance: int) -> Figure:
     norms = _with_norms(sweep, distance)
-    layers = sweep.model["layers"]
+    layers = len(norms[0]) // 4  # two stacks with two tables per layer
     figure, axes = _subplots(2, layers, (max(4.5 * layers, 6), 6), sharex=True, sharey=True)
     for row, stack in enumerate(("encoder", "decoder")):
         last = distance if stack == "encoder" else 0

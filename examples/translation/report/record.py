@@ -1,4 +1,4 @@
-"""From the logs of a sweep to one record, ``results.json``: what the page needs, and no more."""
+"""From the logs of a sweep to one record, ``results.json``: what a report needs, and no more."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,17 +23,15 @@ from examples.translation.report.results import (
     relative,
     shape_of,
 )
-from examples.translation.settings import ModelSettings, TrainingSettings
 from examples.translation.sweep import PAPER
 
-DATA_NAME = "Tatoeba English-German"
 RESULTS = "results.json"
 SIMILAR_LAYER = "encoder.0"
 TABLE = re.compile(r"(?:.*\.)?((?:encoder|decoder)\.)layers\.(\d+)\.self_attn\.tables\.(key|value)\.rows")
 
 
 def condense(folder: Path) -> dict[str, Any]:
-    """What the page needs of the finished runs in a folder."""
+    """What a report needs of the finished runs in a folder."""
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     finished = [path for path in folders if (path / "results.json").exists()]
     for path in folders:
@@ -47,12 +43,7 @@ def condense(folder: Path) -> dict[str, Any]:
     for path in finished:
         config, results = load_json(path / "config.json"), load_json(path / "results.json")
         entry: Run = {"name": path.name, "config": config, **_read_metrics(path / "metrics.csv")}
-        entry |= {name: results[name] for name in ("averaged_steps", "search")}
-        # the page has no scores by source length
-        entry["tests"] = {
-            name: {measure: value for measure, value in test.items() if measure != "by_length"}
-            for name, test in results["tests"].items()
-        }
+        entry |= {name: results[name] for name in ("averaged_steps", "search", "tests")}
         variant = Variant.of(config["model"])
         pictured = variant in map(relative, PICTURED_DISTANCES) and shape_of(entry) is None
         if pictured and (path / AVERAGE).exists():
@@ -64,35 +55,7 @@ def condense(folder: Path) -> dict[str, Any]:
     similarity = {
         kind: _rounded(torch.stack([each[kind] for each in similarities]).mean(0), 3) for kind in KINDS if similarities
     }
-    return {"similarity": similarity, "runs": runs}
-
-
-def combine(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One record of several: of runs of the same name, and of anything else, what is in the first counts.
-
-    Settings that a run was saved without, because they came later, take their defaults; ``assumed`` names them.
-    """
-    combined: dict[str, Any] = {}
-    for record in records:
-        combined = {**record, **combined}
-    combined.setdefault("data", DATA_NAME)
-    if similarity := next((record["similarity"] for record in records if record["similarity"]), None):
-        combined["similarity"] = similarity
-    runs: dict[str, Run] = {}
-    for record in records:
-        runs = {entry["name"]: entry for entry in record["runs"]} | runs
-    combined["runs"] = [_completed(runs[name]) for name in sorted(runs)]
-    combined["bootstrap"] = [found for record in records for found in record.get("bootstrap", ())]
-    return combined
-
-
-def _completed(entry: Run) -> Run:
-    config = entry["config"]
-    kinds = {"model": ModelSettings, "training": TrainingSettings}
-    whole = {name: asdict(kind.read(config[name])) for name, kind in kinds.items()}
-    missing = [name for part, values in whole.items() for name in values if name not in config[part]]
-    assumed = {"assumed": missing} if missing else {}
-    return {**entry, **assumed, "config": {**config, **whole}}
+    return {"similarity": similarity, "bootstrap": [], "runs": runs}
 
 
 def _read_metrics(path: Path) -> dict[str, Any]:

@@ -49,8 +49,7 @@ def form_of(given: Given, *, need_lse: bool, without: Sequence[int]) -> dict[str
 def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> str:
     """What must be equal in an argument, as a text: of tensors the shape, dtype and whether they need a gradient.
 
-    With ``values`` also the elements of a small tensor, where reading them waits for no device. The text leaves out the
-    lengths of the axes ``without``.
+    With ``values`` the elements of a small tensor, if reading them waits for no device. The axes ``without`` are "n".
     """
     if isinstance(x, Tensor) and not x.is_nested:
         readable = x.device.type == "cpu" and x.layout == torch.strided and check.can_look_at_data(x)
@@ -74,21 +73,20 @@ def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> s
 
 def fingerprint(labels: Labels, *, whole: bool) -> str:
     """A text that is equal for two labels only if they are equal; for cut labels, it covers their common part."""
-    return memory_of([labels], "fingerprint").once(whole, lambda: _fingerprint(labels, whole))
-
-
-def _fingerprint(labels: Labels, whole: bool) -> str:
     kind = type(labels).__name__
     if not whole:
         return f"{kind} of {labels.num_labels} labels and {labels.k_len} keys"
-    tensors, spec = pytree.tree_flatten(labels)
-    digest = hashlib.blake2b(digest_size=8)
-    digest.update(repr(spec).encode())
-    for tensor in tensors:
-        digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
-        flat = tensor.detach().cpu().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
-    return f"{kind} [{labels.q_len}, {labels.k_len}] with digest {digest.hexdigest()}"
+
+    def make() -> str:
+        tensors, spec = pytree.tree_flatten(labels)
+        digest = hashlib.blake2b(repr(spec).encode(), digest_size=8)
+        for tensor in tensors:
+            digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+            flat = tensor.detach().cpu().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+        return f"{kind} [{labels.q_len}, {labels.k_len}] with digest {digest.hexdigest()}"
+
+    return memory_of([labels], "fingerprint").once("whole", make)
 
 
 def common_bits(bits: list[int], device: torch.device, group: Any) -> list[int]:

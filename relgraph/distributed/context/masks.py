@@ -17,12 +17,7 @@ ONE, OWN, ALL = 1, 2, 4
 
 
 class Axes(NamedTuple):
-    """What the sizes of a mask on its last two axes mean.
-
-    Attributes:
-        rows: of rows, one of the bits; 0 if nothing fits.
-        keys: of keys.
-    """
+    """What the sizes of a mask on its last two axes may mean, as bits; 0 if nothing fits."""
 
     rows: int
     keys: int
@@ -30,12 +25,10 @@ class Axes(NamedTuple):
     @classmethod
     def of(cls, mask: Tensor, queries: Layout, keys: Layout, rank: int) -> Axes:
         """What the sizes may mean, as far as this process can tell."""
-        n, k = queries.lengths[rank], keys.lengths[rank]
-        rows = mask.shape[-2] if mask.dim() > 1 else None
-        width = mask.shape[-1] if mask.dim() else None
-        may_rows = ONE if rows is None else ONE * (rows == 1) | OWN * (rows == n)
-        may_keys = ONE if width is None else ONE * (width == 1) | OWN * (width == k) | ALL * (width == keys.length)
-        return cls(may_rows, may_keys)
+        rows, width = [1, 1, *mask.shape][-2:]
+        may_rows = ONE * (rows == 1) | OWN * (mask.dim() > 1 and rows == queries.lengths[rank])
+        own, every = mask.dim() > 0 and width == keys.lengths[rank], mask.dim() > 0 and width == keys.length
+        return cls(may_rows, ONE * (width == 1) | OWN * own | ALL * every)
 
     def settled(self) -> Axes:
         """The meaning, of those that all processes allow."""

@@ -101,7 +101,7 @@ def context_parallel(
     # shards of equal length from different layouts would use the labels of other rows, and no other check would notice
     described = str(region.layout.runs) if isinstance(region.layout, Layout) else region.layout
     raise_together(None, {"layout": described}, device, region.group)
-    with entered(Calls(region.method, region.shards_of, even, region.group, device)):
+    with entered(Calls(region.method, region._shards_of, even, region.group, device)):
         yield region
 
 
@@ -116,13 +116,10 @@ class ContextParallel:
         size: P, the number of processes.
 
     Args:
-        mesh: as in :func:`context_parallel`.
-        method: as in :func:`context_parallel`.
-        layout: as in :func:`context_parallel`.
+        mesh: this and all further arguments as in :func:`~relgraph.distributed.context_parallel`.
 
     Raises:
-        TypeError: not a DeviceMesh.
-        ValueError: a mesh of several axes, an unknown method, a layout for another number of processes.
+        TypeError, ValueError: not a DeviceMesh, or the errors of ``context_parallel`` when its block begins.
 
     Example:
         >>> from torch.distributed import destroy_process_group, init_process_group
@@ -185,21 +182,10 @@ class ContextParallel:
                 process.
         """
         check_axis(x, dim)
-        return gather(x, self.shards_of(x.shape[dim]), dim, self.group)
+        return gather(x, self._shards_of(x.shape[dim]), dim, self.group)
 
-    def shards_of(self, length: int) -> Layout:
-        """The layout of a sequence of which this process holds ``length`` rows.
-
-        Args:
-            length: n, the rows of this process.
-
-        Returns:
-            The layout.
-
-        Raises:
-            TypeError: not an int.
-            ValueError: another length than the layout gives to this process.
-        """
+    def _shards_of(self, length: int) -> Layout:
+        """The layout of a sequence of which this process holds ``length`` rows."""
         check.length("length", length)
         layout = self.layout if isinstance(self.layout, Layout) else self.layout_of(length * self.size)
         if layout.lengths[self.rank] != length:

@@ -79,10 +79,8 @@ class _Merged:
         self.top[:, :, at] = top
 
     def finish(self) -> list[Tensor]:
-        """Output, log-sum-exp and masses, divided by the sum of all shares.
-
-        A log-sum-exp near the lowest number has lost its sum to rounding, so dividing by its exponential would not do.
-        """
+        """Output, log-sum-exp and masses, divided by the sum of all shares."""
+        # not by the exponential of the log-sum-exp, which near the lowest number has lost its sum to rounding
         self.total.masked_fill_(self.total == 0, 1.0)
         for x in (self.output, *self.mass):
             x.div_(self.total[..., None])
@@ -137,14 +135,7 @@ class _Backward:
     """The rounds of backward: each part again, its gradients, and the sums for the keys as they go around."""
 
     def __init__(
-        self,
-        whole: Whole,
-        frame: Given,
-        tensors: Sequence[Tensor],
-        merged: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        grads: Sequence[Tensor | None],
-        needs: Sequence[bool],
+        self, whole: Whole, frame: Given, tensors: Any, merged: Any, outputs: Any, grads: Any, needs: Sequence[bool]
     ) -> None:
         self.whole, self.frame, self.tensors, self.needs = whole, frame, list(tensors), list(needs)
         self.output, self.lse, *self.mass = outputs

@@ -26,27 +26,16 @@ Run = tuple[int, int]
 
 
 class Whole(NamedTuple):
-    """What all processes hold together.
+    """What all processes hold together."""
 
-    Attributes:
-        labels: the labels, of all rows or of those of this process, and all keys; None without labels.
-        rows_given: the runs of this process if its labels cover only its rows; None for labels of all rows.
-        queries: which rows each process has.
-        keys: which keys each process has.
-        group: the processes.
-        axis: the axis of rows in query, key and value.
-        own_mask: whether each process has a mask of its own rows, not one for all.
-        seed: the seed of dropout, or None.
-    """
-
-    labels: Labels | None
-    rows_given: tuple[Run, ...] | None
-    queries: Layout
+    labels: Labels | None  # of all rows or of those of this process, and all keys
+    rows_given: tuple[Run, ...] | None  # the runs of this process if its labels cover only its rows
+    queries: Layout  # which rows each process has
     keys: Layout
-    group: Any
-    axis: int
-    own_mask: bool = False
-    seed: Tensor | None = None
+    group: Any  # the processes
+    axis: int  # of rows in query, key and value
+    own_mask: bool = False  # whether each process has a mask of its own rows, not one for all
+    seed: Tensor | None = None  # of dropout
 
     @property
     def rank(self) -> int:
@@ -60,13 +49,7 @@ class Whole(NamedTuple):
 
 
 def check_whole(given: Given, whole: Whole) -> None:
-    """Check the call before it is cut, for a part may hide what is wrong; no data are read or written.
-
-    Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: arguments that do not fit each other.
-        NotImplementedError: a call that the implementation asked for does not support.
-    """
+    """Check the call before it is cut, for a part may hide what is wrong; no data are read or written."""
     mine = given["query"].shape[whole.axis], whole.queries.length
     keys = given["key"].shape[whole.axis], whole.keys.length
     if whole.rows_given is not None:
@@ -79,15 +62,11 @@ def check_whole(given: Given, whole: Whole) -> None:
         check.tensor("attn_mask", mask)
         full["attn_mask"] = _sized(mask, [*mask.shape[:-2], 1, 1][-mask.dim() :] if mask.dim() else [])
     # a recomputation does not check again, so checkpointing must not count what the check saves for backward
-    with entered(None), saved_tensors_hooks(_same, _same):
+    with entered(None), saved_tensors_hooks(lambda x: x, lambda x: x):
         call = check_call(full, only_check=True)
         check_read(call, full)
         if given.get("impl") is not None:
             choose(call, given["impl"])
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 def _grown(x: Any, axis: int, lengths: tuple[int, int]) -> Any:
@@ -152,10 +131,7 @@ def sees_nothing(given: Given, whole: Whole, rows: Run, keys: Run) -> bool:
 def attend_part(
     given: Given, whole: Whole, own: Run, rows: Run, keys: Run, key: Tensor, value: Tensor, first_head: int = 0
 ) -> Answer:
-    """Attention of rows of this process, ``own`` in its shard and ``rows`` in the whole, to some keys of the whole.
-
-    ``first_head`` is the number of the first head here among all heads.
-    """
+    """Attention of rows of this process, ``own`` in its shard and ``rows`` in the whole, to some keys of the whole."""
     of_pairs = {name: given.get(name) for name in ("query", "row_scores", "attn_mask")}
     cut = {
         **given, **cut_given(of_pairs, {"N_q": range(*own), "N_k": range(*keys)}, packed=whole.packed),

@@ -9,8 +9,9 @@
   it.
 
 Each reader returns a module with copies of the weights, and the labeler whose labels pick the same rows as the original
-model. The names under the prefix decide which module it is. A reader raises an error if a tensor is missing or has
-another shape, or if the module has no place for a tensor under the prefix, unless ``leave_out`` names it.
+model. The names under the prefix decide which module it is. A reader raises a ValueError if the prefix is that of
+something else, if a tensor is missing or has another shape, dtype or device, if the module has no place for a tensor
+under the prefix, unless ``leave_out`` names it, and if a pattern of ``leave_out`` matches nothing.
 
 Reading a file never runs code from it: pickles are read only by ``torch.load(weights_only=True)``.
 
@@ -18,8 +19,7 @@ In the order in which a checkpoint meets the files:
 
 - ``files``: tensors from a file.
 - ``entries``: the tensors under a prefix, each taken once; a tensor that is left over is an error.
-- ``reader``: the weights of an attention, a layer, a stack or a model, by the names of an origin.
-- ``build``: a module of relgraph for these weights.
+- ``reader``: a module for the weights of an attention, a stack or a model, by the names of an origin.
 - ``tensor2tensor``, ``opennmt``, ``fairseq2``, ``rat_sql``, ``bert``: one file per origin, which knows its names.
 """
 

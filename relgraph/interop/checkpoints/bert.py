@@ -60,16 +60,14 @@ def from_bert(
         activation: ``hidden_act`` of the configuration.
         layer_norm_eps: ``layer_norm_eps`` of the configuration.
         dropout: dropout of the new module.
-        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
-            one.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors to skip.
 
     Returns:
         The module with copies of the weights, in their dtype and on their device, and its labeler.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a prefix of something else; a tensor that is missing, has another shape, dtype or device, or that
-            the module has no place for; a pattern that matches nothing.
+        ValueError: a prefix, pattern or tensor that does not fit; see the package.
 
     Example:
         >>> names = ("self.query", "self.key", "self.value", "output.dense")

@@ -23,13 +23,7 @@ MOST_NEAREST = 4
 
 
 class Entries:
-    """The tensors from which a reader takes its weights.
-
-    Args:
-        state: names and tensors, or arrays of numpy.
-        prefix: the beginning of the names; :meth:`take` adds it.
-        leave_out: patterns for names after the prefix, such as ``"pooler.*"``, of tensors that should not be read.
-    """
+    """The tensors from which a reader takes its weights, by their names after the prefix."""
 
     def __init__(self, state: Any, prefix: Any, leave_out: Any) -> None:
         if not isinstance(state, Mapping):

@@ -36,8 +36,7 @@ def from_fairseq2(
     """Read one attention of fairseq2 with ``ShawRelativePositionSDPA``; return it with the labeler of its distances.
 
     Rows count j - i, key minus query, as in relgraph. The number of rows gives only the sum of both distances, so both
-    are required. The number of heads follows from the width of
-    a row. A value table is read if there is one.
+    are required. The number of heads follows from the width of a row. A value table is read if there is one.
 
     Args:
         state: names and tensors, or arrays of numpy.
@@ -45,16 +44,15 @@ def from_fairseq2(
             (``max_left_rel_pos`` and ``max_right_rel_pos`` in older versions); (64, 8) for w2v-BERT 2.0.
         prefix: the beginning of the names, before ``q_proj.weight``, such as ``"encoder.layers.0.self_attn."``.
         dropout: dropout of the new module.
-        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
-            one.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors to skip.
 
     Returns:
         The layer with copies of the weights, in their dtype and on their device, and its labeler.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a prefix of something else; a table that has no row for each distance; a tensor that is missing, has
-            another shape, dtype or device, or that the layer has no place for; a pattern that matches nothing.
+        ValueError: a table without a row for each distance; a prefix, pattern or tensor that does not
+            fit; see the package.
 
     Example:
         >>> names = ("q_proj", "k_proj", "v_proj", "output_proj")

@@ -9,6 +9,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,22 +69,13 @@ def read(path: str | os.PathLike[str], *, key: str | None = None) -> dict[str, T
         raise ValueError(f"path must end in one of {', '.join(_SUFFIXES)}, got {shown(where)}")
     if key is not None and suffix not in _TORCH:
         raise ValueError(f"key must be None for a {suffix} file, which holds one state dict, got {shown(key)}")
-    if suffix == ".safetensors":
-        _check_safetensors()
+    if suffix == ".safetensors" and find_spec("safetensors") is None:
+        raise ImportError("reading a .safetensors file needs the package safetensors: pip install safetensors")
     if not os.path.exists(where):
         raise FileNotFoundError(f"path must be that of a file, got {shown(where)}, which does not exist")
     if suffix == ".safetensors":
         return _read_safetensors(where)
     return _read_numpy(where) if suffix == ".npz" else _read_torch(where, key)
-
-
-def _check_safetensors() -> None:
-    try:
-        import safetensors  # noqa: F401
-    except ImportError:
-        raise ImportError(
-            "reading a .safetensors file needs the package safetensors: pip install safetensors"
-        ) from None
 
 
 def _read_safetensors(path: str) -> dict[str, Tensor]:

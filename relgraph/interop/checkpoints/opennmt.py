@@ -64,16 +64,14 @@ def from_opennmt(
         activation: ``pos_ffn_activation_fn`` of the original.
         layer_norm_eps: ``norm_eps`` of the original.
         dropout: dropout of the new module.
-        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
-            one.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors to skip.
 
     Returns:
         The module with copies of the weights, in their dtype and on their device, and its labeler.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a prefix of something else; a tensor that is missing, has another shape, dtype or device, or that
-            the module has no place for; a pattern that matches nothing.
+        ValueError: a prefix, pattern or tensor that does not fit; see the package.
 
     Example:
         >>> names = ("linear_query", "linear_keys", "linear_values", "final_linear")

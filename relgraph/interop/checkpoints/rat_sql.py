@@ -66,16 +66,15 @@ def from_rat_sql(
             ``cv_link``, needs another labeler.
         layer_norm_eps: the number that norms add to variances; the released code has the default of torch.
         dropout: dropout of the new module.
-        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
-            one.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors to skip.
 
     Returns:
         The encoder with copies of the weights, in their dtype and on their device, and its labeler.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a prefix of something else; tables of another size than the labeler; a tensor that is missing, has
-            another shape, dtype or device, or that the encoder has no place for; a pattern that matches nothing.
+        ValueError: tables of another size than the labeler; a prefix, pattern or tensor that does not
+            fit; see the package.
 
     Example:
         >>> sizes = {"self_attn.linears.0": (16, 16), "feed_forward.w_1": (32, 16), "feed_forward.w_2": (16, 32)}

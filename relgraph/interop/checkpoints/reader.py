@@ -1,4 +1,4 @@
-"""How the readers of all origins take an attention, a layer, a stack or a model; each origin knows its own names."""
+"""How the readers of all origins make an attention, a stack or a model; each origin knows its own names."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from relgraph.arguments import check
-from relgraph.interop.checkpoints.build import Layer, Model, Options, Stack, make_attention
 from relgraph.interop.checkpoints.entries import Entries
 from relgraph.interop.weights import AttentionWeights, Linear, filled
 from relgraph.labelers import ClippedDistance
+from relgraph.nn import (
+    RelationDecoder,
+    RelationDecoderLayer,
+    RelationEncoder,
+    RelationEncoderLayer,
+    RelationTransformer,
+)
 from relgraph.nn.layer_parts import check_activation
 from relgraph.nn.projections import BIASED
+
+State = dict[str, Tensor]
+"""The parameters of a module, by name."""
 
 
 class Reader:
@@ -58,26 +67,28 @@ class Reader:
         check_activation(activation)  # a single attention would not read these two
         if check.finite("layer_norm_eps", layer_norm_eps) < 0:
             raise ValueError(f"layer_norm_eps must be at least 0, got {layer_norm_eps}")
-        weights = self._weights()
-        options = Options(self.labeler, dropout, self.norm_first, activation, layer_norm_eps)
-        attention = isinstance(weights, AttentionWeights)
-        made = make_attention(weights, options) if attention else weights.make(options)
+        self.dropout, self.options = dropout, {"activation": activation, "layer_norm_eps": layer_norm_eps}
+        made, state = self._read()
         self.entries.finish(f"a {type(made).__name__}")
-        return filled(made, weights.state()), self.labeler
+        return filled(made, state), self.labeler
 
-    def _weights(self) -> AttentionWeights | Stack | Model:
-        """What follows the prefix."""
+    def _read(self) -> tuple[nn.Module, State]:
+        """The module for what follows the prefix, and its parameters."""
         if self.maps[0] + self.weight in self.entries:
             self._measure("")
-            return self._attention("")
+            weights = self._attention("")
+            return self._labeled(weights), weights.state()
         after = r"(\d+)" + re.escape(self.end)
         depths = {at: self.entries.count(re.escape(at) + after) for at in (*self.sides, *self.alone)}
         if self.sides and all(depths[at] for at in self.sides):
             encoder, decoder = self.sides
             self._start(encoder)
-            return Model(
-                self._stack(encoder, depths[encoder], memory=False), self._stack(decoder, depths[decoder], memory=True)
-            )
+            first, state = self._stack(encoder, depths[encoder], memory=False)
+            second, more = self._stack(decoder, depths[decoder], memory=True)
+            heads = self.heads_width // self.head_dim
+            custom = {"custom_encoder": first, "custom_decoder": second}
+            made = RelationTransformer(self.width, heads, dropout=self.dropout, **custom)
+            return made, _under("encoder", state) | _under("decoder", more)
         at = next((at for at in self.alone if depths[at]), None)
         if at is None:
             raise self.entries.neither(*self.wanted)
@@ -145,21 +156,41 @@ class Reader:
         shape = self.num_labels, self.head_dim
         return {kind: self.entries.take(at + name, *shape) for kind, name in self.tables.items()}
 
-    def _stack(self, at: str, depth: int, *, memory: bool) -> Stack:
-        """An encoder, or a decoder with a memory."""
+    def _labeled(self, weights: AttentionWeights) -> Any:
+        """An attention that makes its labels itself."""
+        return weights.layer(self.labeler, self.dropout, labeler=self.labeler)
+
+    def _stack(self, at: str, depth: int, *, memory: bool) -> tuple[Any, State]:
+        """An encoder, or a decoder with a memory, and its parameters."""
         norms, last = self._norms(at, memory)
-        layers = [self._layer(f"{at}{number}{self.end}", norms, memory) for number in range(depth)]
-        return Stack(layers, None if last is None else self._norm(last))
+        layers = [f"{at}{number}{self.end}" for number in range(depth)]
+        own = [self._attention(layer + self.attention_at) for layer in layers]
+        other = [self._attention(layer + self.memory_at, labeled=False) for layer in layers if memory]
+        state = {} if last is None else self._norm(last).state("norm")
+        for number, layer in enumerate(layers):
+            first, second = (layer + name for name in self.linears)
+            found = _under("self_attn", own[number].state())
+            found |= _under("multihead_attn", other[number].state()) if memory else {}
+            found |= self._linear(first, self.inner, self.width).state("linear1")
+            found |= self._linear(second, self.width, self.inner).state("linear2")
+            for at_norm, name in enumerate(norms, 1):
+                found |= self._norm(layer + name).state(f"norm{at_norm}")
+            state |= _under(f"layers.{number}", found)
+        attention = self._labeled(own[0])
+        sizes = (self.width, attention.num_heads, self.inner, self.dropout)
+        options: dict[str, Any] = self.options | {"norm_first": self.norm_first}
+        norm = None if last is None else nn.LayerNorm(self.width, options["layer_norm_eps"], **own[0].place)
+        if not memory:
+            layer = RelationEncoderLayer(*sizes, attention=attention, **options)
+            return RelationEncoder(layer, depth, norm, fresh=False), state
+        over_memory = other[0].layer(None, self.dropout)
+        layer = RelationDecoderLayer(*sizes, self_attention=attention, cross_attention=over_memory, **options)
+        return RelationDecoder(layer, depth, norm, fresh=False), state
 
     def _norms(self, at: str, memory: bool) -> tuple[Sequence[str], str | None]:
         """The names of a layer's norms, and that of the norm after the last layer."""
         raise NotImplementedError
 
-    def _layer(self, at: str, norms: Sequence[str], memory: bool) -> Layer:
-        first, second = (at + name for name in self.linears)
-        return Layer(
-            self._attention(at + self.attention_at),
-            (self._linear(first, self.inner, self.width), self._linear(second, self.width, self.inner)),
-            tuple(self._norm(at + name) for name in norms),
-            self._attention(at + self.memory_at, labeled=False) if memory else None,
-        )
+
+def _under(name: str, state: State) -> State:
+    return {f"{name}.{inner}": tensor for inner, tensor in state.items()}

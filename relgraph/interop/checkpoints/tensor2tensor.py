@@ -73,16 +73,15 @@ def from_tensor2tensor(
 
         layer_norm_eps: ``norm_epsilon`` of the original.
         dropout: dropout of the new module.
-        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
-            one. ``"*/Adam*"`` is the state of an optimizer.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors to skip; ``"*/Adam*"`` is the state of an
+            optimizer.
 
     Returns:
         The module with copies of the weights, in their dtype and on their device, and its labeler.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a prefix of something else; a tensor that is missing, has another shape, dtype or device, or that
-            the module has no place for; a pattern that matches nothing.
+        ValueError: a prefix, pattern or tensor that does not fit; see the package.
 
     Example:
         >>> at = "transformer/body/encoder/layer_0/self_attention/multihead_attention/"

@@ -19,17 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import version
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid, resized
 from relgraph.interop.transformers.layers import layer_of, needs_model
-from relgraph.interop.transformers.self_attention import HEAD_MASK, ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import BEFORE_FIVE, HEAD_MASK, ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
 from relgraph.labels import Labels
 from relgraph.nn import RelationAttention
-
-BEFORE_FIVE = version() < (5, 0)
-"""Whether transformers is older than 5.0, which removed ``BeitSelfAttention``."""
 
 
 class GridBias(NamedTuple):
@@ -65,11 +61,7 @@ class BiasMixin:
     def forward(
         self: Any, window_size: tuple[int, int], interpolate_pos_encoding: bool = False, dim_size: int | None = None
     ) -> GridBias:
-        """The table for a grid of ``window_size`` patches, and the labels.
-
-        Their code interpolates the bias itself to ``dim_size`` positions if ``interpolate_pos_encoding`` is set, which
-        changes nothing: there are as many already.
-        """
+        """The table for a grid of ``window_size`` patches, and the labels; ``dim_size`` must be their number."""
         height, width = window_size
         if interpolate_pos_encoding and dim_size != height * width + 1:
             raise ValueError(

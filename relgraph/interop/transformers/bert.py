@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from relgraph.interop.bert import KEY_QUERY, KINDS, tables_of
-from relgraph.interop.transformers.common import attend, refuse, rows_of, split_heads, wants_weights
+from relgraph.interop.transformers.common import rows_of, split_heads, with_cache
 from relgraph.interop.transformers.families import Family, kind_of
 from relgraph.interop.transformers.layers import layer_of, plain_rows
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
-from relgraph.interop.transformers.self_attention import ByArgumentMixin
+from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import Labels
 from relgraph.nn import RelationAttention
@@ -37,37 +37,31 @@ def labeler_of(module: Any) -> Rows:
     return rows_by_query_minus_key(1 - module.max_position_embeddings, module.max_position_embeddings - 1)
 
 
-class BertMixin:
-    """The forward of ``BertSelfAttention`` and of its copies."""
+class BertMixin(SelfAttentionMixin):
+    """The forward of ``BertSelfAttention`` and of its copies; attention over ``encoder_hidden_states`` if given."""
 
-    _relgraph_mixin = True
+    _relgraph_arguments = (
+        "attention_mask", "head_mask", "encoder_hidden_states", "past_key_values", "output_attentions",
+        "cache_position", "past_key_value",
+    )  # fmt: skip
+    _relgraph_asked = ByArgumentMixin._relgraph_asked
 
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        head_mask: Tensor | None = None,
-        encoder_hidden_states: Tensor | None = None,
-        past_key_values: Any = None,
-        output_attentions: bool | None = False,
-        cache_position: Tensor | None = None,
-        past_key_value: Any = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention; or attention over ``encoder_hidden_states`` if they are given.
-
-        Returns:
-            The output, and the weights or None.
-        """
-        refuse(self, {"head_mask": head_mask}, "head_mask")
-        cache = past_key_value if past_key_values is None else past_key_values  # the old name goes with 4.58
-        size = self.attention_head_size
-        query = split_heads(self.query(hidden_states), size)
-        key, value = _keys_and_values(self, hidden_states, encoder_hidden_states, cache, cache_position)
-        labels, table = _labels_and_table(self, query.shape[2], key.shape[2], cache is not None, query.device)
-        return attend(
-            self, query, key, value, labels, mask=attention_mask, dropout=self.dropout.p, scale=size**-0.5,
-            need_weights=bool(output_attentions), key_table=table, query_table=_if_both(self, table),
+    def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
+        others, cache, size = given.get("encoder_hidden_states"), given.get("past_key_values"), self.attention_head_size
+        cache = given.get("past_key_value") if cache is None else cache  # the old name goes with 4.58
+        source = states if others is None else others
+        key, value = with_cache(
+            cache, getattr(self, "layer_idx", None),  # some know no cache
+            lambda: (split_heads(self.key(source), size), split_heads(self.value(source), size)),
+            {"cache_position": given.get("cache_position") if others is None else None}, over_others=others is not None,
         )  # fmt: skip
+        given |= {"key_length": key.shape[2], "cached": cache is not None}
+        return [split_heads(self.query(states), size), key, value]
+
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        lengths = states.shape[1], given["key_length"]
+        labels, table = _labels_and_table(self, *lengths, given["cached"], states.device)
+        return {"labels": labels, "key_table": table, "query_table": _if_both(self, table)}
 
 
 class AlbertMixin(ByArgumentMixin):
@@ -80,46 +74,31 @@ class AlbertMixin(ByArgumentMixin):
         output, *weights = super().forward(hidden_states, *more, **given)
         return self.LayerNorm(hidden_states + self.output_dropout(self.dense(output))), *weights
 
-    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         length = states.shape[1]
         labels, table = _labels_and_table(self, length, length, False, states.device)
         table = table * self.attention_head_size**0.5  # ALBERT adds its terms after the division
-        return {
-            "labels": labels, "mask": given.get("attention_mask"), "key_table": table,
-            "query_table": _if_both(self, table),
-        }  # fmt: skip
+        return {"labels": labels, "key_table": table, "query_table": _if_both(self, table)}
 
 
-class EsmMixin:
+class EsmMixin(BertMixin):
     """The forward of ``EsmSelfAttention``, whose queries are divided by √d before all terms: k_j·a is not divided."""
 
-    _relgraph_mixin = True
+    _relgraph_arguments = ("attention_mask", "head_mask", "encoder_hidden_states", "encoder_attention_mask")
+    _relgraph_asked = SelfAttentionMixin._relgraph_asked
 
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        head_mask: Tensor | None = None,
-        encoder_hidden_states: Tensor | None = None,
-        encoder_attention_mask: Tensor | None = None,
-        **given: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention; or attention over ``encoder_hidden_states`` if they are given.
+    def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
+        for name in ("past_key_values", "past_key_value"):  # it has no cache
+            given.pop(name, None)
+        return super()._relgraph_heads(states, given)
 
-        Returns:
-            The output, and the weights or None.
-        """
-        refuse(self, {"head_mask": head_mask}, "head_mask")
-        size = self.attention_head_size
-        if encoder_hidden_states is not None:
-            attention_mask = encoder_attention_mask
-        query = split_heads(self.query(hidden_states), size)
-        key, value = _keys_and_values(self, hidden_states, encoder_hidden_states, None, None)
-        labels, table = _labels_and_table(self, query.shape[2], key.shape[2], False, query.device)
-        return attend(
-            self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=size**-0.5,
-            need_weights=wants_weights(self, given), key_table=table, query_table=_if_both(self, table * size**0.5),
-        )  # fmt: skip
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        terms = super()._relgraph_terms(states, given)
+        if terms["query_table"] is not None:
+            terms["query_table"] = terms["query_table"] * self.attention_head_size**0.5
+        if given.get("encoder_hidden_states") is not None:
+            terms["mask"] = given.get("encoder_attention_mask")
+        return terms
 
 
 def _labels_and_table(module: Any, q_len: int, k_len: int, cached: bool, device: torch.device) -> tuple[Labels, Tensor]:
@@ -143,27 +122,6 @@ def _labels_and_table(module: Any, q_len: int, k_len: int, cached: bool, device:
 def _if_both(module: Any, table: Tensor) -> Tensor | None:
     """The table for keys' products too."""
     return table if module.position_embedding_type == KEY_QUERY else None
-
-
-def _keys_and_values(
-    module: Any, states: Tensor, others: Tensor | None, cache: Any, position: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Keys and values ``[B, H, N, D]`` with those of the cache."""
-    layer, size = getattr(module, "layer_idx", None), module.attention_head_size  # some know no cache
-    two = hasattr(cache, "cross_attention_cache")
-    own = cache
-    if two:
-        own = cache.self_attention_cache if others is None else cache.cross_attention_cache
-        if others is not None and cache.is_updated.get(layer):
-            return own.layers[layer].keys, own.layers[layer].values
-    source = states if others is None else others
-    key, value = split_heads(module.key(source), size), split_heads(module.value(source), size)
-    if cache is None:
-        return key, value
-    key, value = own.update(key, value, layer, {"cache_position": position if others is None else None})
-    if two and others is not None:
-        cache.is_updated[layer] = True
-    return key, value
 
 
 def convert(module: Any) -> tuple[RelationAttention, ClippedDistance]:

@@ -54,7 +54,7 @@ def check_version() -> None:
         raise ImportError(f"relgraph.interop.transformers needs {wanted}, got {transformers.__version__}")
 
 
-def attend(
+def compute(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -63,27 +63,14 @@ def attend(
     *,
     mask: Tensor | None,
     dropout: float,
-    scale: float,
+    scale: float | None,
     need_weights: bool = False,
     **terms: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention of a patched module, and its weights on request.
+    """The output ``[B, N_q, H · D_v]`` of a module's attention, and on request the weights, which takes ``"dense"``.
 
-    Args:
-        module: the patched module; it drops weights while it trains.
-        query: ``[B, H, N_q, D]``.
-        key: ``[B, H_kv, N_k, D]``.
-        value: ``[B, H_kv, N_k, D_v]``.
-        labels: labels of all pairs; None without tables.
-        mask: the mask from transformers: None (then causal if the module is), or ``[B, 1 or H, 1 or N_q, at least
-            N_k]``, bool or added to scores.
-        dropout: the dropout probability of the module.
-        scale: factor on products.
-        need_weights: whether to return the weights too; this takes ``impl="dense"``.
-        terms: tables and other options of :func:`~relgraph.relation_attention`.
-
-    Returns:
-        The output ``[B, N_q, H · D_v]``, and the weights ``[B, H, N_q, N_k]`` before dropout or None.
+    ``mask`` is that of transformers: None (then causal if the module is), or ``[B, 1 or H, 1 or N_q, at least N_k]``,
+    bool or added to scores. ``terms`` are other arguments of :func:`~relgraph.relation_attention`.
     """
     # from 5.0 on, a causal model passes no mask if a fused implementation needs none: see sdpa_mask in transformers
     causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
@@ -92,7 +79,7 @@ def attend(
         "attn_mask": None if mask is None else trimmed(one_row(mask), key.shape[-2]),
         "enable_gqa": key.shape[1] != query.shape[1], "scale": scale,
         "dropout_p": dropout if module.training else 0.0, "need_weights": need_weights,
-        "impl": "dense" if need_weights else getattr(module, IMPL),
+        "impl": "dense" if need_weights else getattr(module, IMPL, None),
     }  # fmt: skip
     output, aux = attention({**given, **terms})
     return output.transpose(1, 2).flatten(2), aux.weights
@@ -119,10 +106,7 @@ def shared_table(given: Tensor, axes: str) -> Tensor:
 
 
 def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
-    """A mask cut to the number of keys (a static cache has room for more), and to one row if all rows are the same one.
-
-    transformers expands a mask of keys along queries; read as N_q · N_k elements it costs as much as the products.
-    """
+    """A mask cut to the number of keys (a static cache has room for more), and to one row if it is an expanded row."""
     if mask is None:
         return None
     if mask.shape[-1] != keys:
@@ -133,9 +117,7 @@ def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
 
 
 def weight_of(linear: nn.Module) -> Tensor:
-    """The weight ``[out, in]`` of a linear layer without a bias; if a hook brings it, what the call gives for the unit
-    vectors.
-    """
+    """The weight of a linear layer without a bias; if a hook brings it, what the call gives for the unit vectors."""
     weight: Any = linear.weight
     if not weight.is_meta or "forward" not in vars(linear):
         return weight
@@ -145,9 +127,7 @@ def weight_of(linear: nn.Module) -> Tensor:
 def one_row(mask: Tensor | None) -> Tensor | None:
     """Cut a mask of keys that is written out for each query to one row; return any other mask unchanged.
 
-    Encoders write the padding of keys out as N_q · N_k elements. All layers get the same tensor, which is read once. It
-    is not read on a GPU, because the host would wait for it, nor while a graph is recorded, which may not depend on
-    values.
+    All layers get the same tensor, which is read once; never on a GPU, because the host would wait, nor in a graph.
     """
     if mask is None or mask.shape[-2] == 1 or mask.requires_grad or not mask.is_cpu or torch.compiler.is_compiling():
         return mask
@@ -190,13 +170,7 @@ def is_recorded(module: nn.Module) -> bool:
 
 
 def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:
-    """Raise NotImplementedError for arguments that fused attention does not support.
-
-    Args:
-        module: the module, patched or not, for the message.
-        given: all arguments that its forward does not name.
-        names: those that must be None or left out.
-    """
+    """Raise NotImplementedError if one of these arguments is given: fused attention does not support them."""
     for name in names:
         if given.get(name) is not None:
             kind = type(module).__name__
@@ -223,3 +197,20 @@ def made_once(module: Any, name: str, make: Callable[[Any], Any]) -> Any:
 def split_heads(x: Tensor, size: int) -> Tensor:
     """``[B, N, H · D]`` as ``[B, H, N, D]``, with heads of ``size`` elements."""
     return x.view(*x.shape[:-1], -1, size).transpose(1, 2)
+
+
+def with_cache(
+    cache: Any, layer: int | None, project: Callable[[], tuple[Tensor, Tensor]], *more: Any, over_others: bool
+) -> tuple[Tensor, Tensor]:
+    """Keys and values with those of the cache; of the states of an encoder, ``over_others``, they are made once."""
+    two, own = hasattr(cache, "cross_attention_cache"), cache
+    if two:
+        own = cache.cross_attention_cache if over_others else cache.self_attention_cache
+        if over_others and cache.is_updated.get(layer):
+            return own.layers[layer].keys, own.layers[layer].values
+    key, value = project()
+    if own is not None:
+        key, value = own.update(key, value, layer, *more)
+    if two and over_others:
+        cache.is_updated[layer] = True
+    return key, value

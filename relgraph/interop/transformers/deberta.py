@@ -14,7 +14,6 @@ Source: He et al. 2021 (DeBERTa), equations 2 to 4; He et al. 2021 (DeBERTaV3); 
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -37,14 +36,14 @@ Projections = tuple[nn.Module | None, nn.Module | None]
 
 def labeler_of(module: Any) -> DistanceLabeler:
     """The row of ``rel_embeddings`` for each distance."""
-    return _labeler(getattr(module, "position_buckets", -1), module.max_relative_positions)
+    buckets, most = getattr(module, "position_buckets", -1), module.max_relative_positions
+    if buckets > 0:
+        return BucketedDistance(2 * buckets, most, rule="deberta")
+    return rows_by_query_minus_key(-most, most - 1)
 
 
 class DebertaV2Mixin(SelfAttentionMixin):
-    """The forward of ``DisentangledSelfAttention`` in DeBERTa v2 and v3.
-
-    It is attention of ``query_states``, or of the states themselves, over the states.
-    """
+    """The forward of ``DisentangledSelfAttention`` in DeBERTa v2 and v3: of ``query_states``, if given, over states."""
 
     _relgraph_arguments = ("attention_mask", "output_attentions", "query_states", "relative_pos", "rel_embeddings")
     _relgraph_asked = ByArgumentMixin._relgraph_asked
@@ -72,11 +71,8 @@ class DebertaV2Mixin(SelfAttentionMixin):
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
         others = given.get("query_states")
-        inputs = (
-            (self.query_proj, states if others is None else others),
-            (self.key_proj, states),
-            (self.value_proj, states),
-        )
+        queries = self.query_proj, states if others is None else others
+        inputs = queries, (self.key_proj, states), (self.value_proj, states)
         return [split_heads(project(x), self.attention_head_size) for project, x in inputs]
 
 
@@ -158,13 +154,6 @@ def _root(number: int) -> float:
     return math.ldexp(round(mantissa * 2**24), exponent - 24)
 
 
-@functools.lru_cache(maxsize=64)
-def _labeler(buckets: int, most: int) -> DistanceLabeler:
-    if buckets > 0:
-        return BucketedDistance(2 * buckets, most, rule="deberta")
-    return rows_by_query_minus_key(-most, most - 1)
-
-
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDistance | ClippedDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`.
 
@@ -175,19 +164,13 @@ def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDista
         inputs = _inputs_v1(module)
     else:
         inputs = [linear_of(module, name) for name in ("query_proj", "key_proj", "value_proj")]
-    labeler = _public_labeler_of(module)
+    labeler, most = labeler_of(module), module.max_relative_positions
+    if not isinstance(labeler, BucketedDistance):
+        labeler = ClippedDistance((most - 1, most))  # i − j from −most to most − 1, with names
     key_table, query_table = _tables(module, embeddings[: labeler.num_labels], _projections(module))
     found = {"key": key_table, "query": query_table}
     tables = {kind: labeler.rows_from(table, "query-key", dim=1) for kind, table in found.items() if table is not None}
     return layer_of(module, tables, labeler, inputs=inputs, scale=_scale(module)), labeler
-
-
-def _public_labeler_of(module: Any) -> BucketedDistance | ClippedDistance:
-    """A labeler with names for the same rows, whatever their order."""
-    buckets, most = getattr(module, "position_buckets", -1), module.max_relative_positions
-    if buckets > 0:
-        return BucketedDistance(2 * buckets, most, rule="deberta")
-    return ClippedDistance((most - 1, most))  # i − j from −most to most − 1
 
 
 def _inputs_v1(module: Any) -> list[Linear]:

@@ -19,27 +19,14 @@ _grids = Memory(MOST_GRIDS)
 
 
 def labels_of_grid(labeler: Any, height: int, width: int, device: torch.device) -> Labels:
-    """The labels of a grid of this size; remembered, so that all layers share their plan.
-
-    Args:
-        labeler: a labeler of grids, or a sum of some.
-        height: how many rows of cells there are.
-        width: how many columns.
-        device: device of the labels.
-    """
+    """The labels of a grid of this size; remembered, so that all layers share their plan."""
     if torch.compiler.is_compiling():
         return labeler(height, width).to(device)
     return _grids.once((labeler, height, width, device), lambda: labeler(height, width).to(device))
 
 
 def resized(table: Tensor, size: int | Sequence[int], mode: str) -> Tensor:
-    """A table by differences along some axes, interpolated to another number of differences.
-
-    Args:
-        table: ``[R, D]``, or ``[R_rows, R_columns, D]``.
-        size: the numbers of rows that are wanted.
-        mode: as in :func:`torch.nn.functional.interpolate`.
-    """
+    """A table ``[R, D]`` or ``[R_rows, R_columns, D]``, interpolated to another number of differences."""
     wanted = (size,) if isinstance(size, int) else tuple(size)
     if table.shape[:-1] == wanted:
         return table

@@ -17,8 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import sdpa_mask
 
 from relgraph.arguments.brief import shown
-from relgraph.functional import relation_attention, relation_attention_with_aux
-from relgraph.interop.transformers.common import SINKS, refuse, trimmed, wants_weights
+from relgraph.interop.transformers.common import SINKS, compute, refuse, trimmed, wants_weights
 from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.labels import Labels
 from relgraph.nn import RelationTables
@@ -88,9 +87,6 @@ def masks(**given: Any) -> Tensor | None:
 
     A dynamic cache ends with the queries; a static one has room after them. The attention function gets keys and a mask
     but no cache, so the mask carries this number.
-
-    Args:
-        given: as for ``sdpa_mask`` of transformers.
     """
     mask = sdpa_mask(**given)
     if mask is not None:
@@ -103,19 +99,7 @@ def masks(**given: Any) -> Tensor | None:
 def _labels(
     relation: Relation, q_len: int, k_len: int, position: Tensor | None, mask: Tensor | None, causal: bool
 ) -> Labels:
-    """The labels of a call.
-
-    Args:
-        relation: the tables and their labeler.
-        q_len: N_q.
-        k_len: N_k.
-        position: positions of the queries among the keys, if the model passes them.
-        mask: the mask that the model passes.
-        causal: whether the module is the self-attention of a decoder.
-
-    Raises:
-        NotImplementedError: attention over other states, whose tokens have no distance.
-    """
+    """The labels of a call; ``position`` and ``mask`` are those of the model, ``causal`` is that of its module."""
     if q_len == k_len:
         return relation.labeler(q_len, k_len)
     if not causal:
@@ -158,53 +142,29 @@ def attention(
     position_bias: Tensor | None = None,
     **given: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention in the form that the interface of transformers requires.
+    """Attention in the form of the interface: ``[B, N_q, H, D_v]``, and the weights or None.
 
-    Args:
-        module: the attention module; its attribute ``relation``, a :class:`Relation`, may hold tables.
-        query: ``[B, H, N_q, D]``.
-        key: ``[B, H_kv, N_k, D]``.
-        value: ``[B, H_kv, N_k, D_v]``.
-        attention_mask: ``[B, 1, 1 or N_q, N_k]``, bool or added to scores; None for all keys, or all before if causal.
-        dropout: the dropout probability.
-        scaling: factor on products.
-        is_causal: replaces the attribute of the module.
-        position_bias: ``[1 or B, H, N_q, N_k]``, added to scores.
-        given: further arguments from transformers; ``softcap`` and ``output_attentions`` are used.
-
-    Returns:
-        The output ``[B, N_q, H, D_v]``, and the weights or None.
-
-    Raises:
-        NotImplementedError: a mask of heads, sinks, or a ``relation`` on attention over other states.
+    The attribute ``relation`` of the module, a :class:`Relation`, may hold tables; of ``given``, ``softcap``,
+    ``output_attentions`` and ``cache_position`` are read.
     """
     refuse(module, given, "head_mask", "layer_head_mask", SINKS)
     mask = _joined(trimmed(position_bias, key.shape[-2]), trimmed(attention_mask, key.shape[-2]))
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     relation = getattr(module, "relation", None)
     labels, tables = None, {}
     if isinstance(relation, Relation):
         position = given.get("cache_position")
-        labels = _labels(relation, query.shape[2], key.shape[2], position, attention_mask, bool(causal))
+        labels = _labels(relation, query.shape[2], key.shape[2], position, attention_mask, causal)
         tables = relation.tables()
     softcap = given.get("softcap")
-    options: dict[str, Any] = dict(
-        attn_mask=mask,
-        is_causal=attention_mask is None and query.shape[2] > 1 and bool(causal),
+    output, weights = compute(
+        module, query, key, value, labels, mask=mask, dropout=dropout, scale=scaling,
+        need_weights=wants_weights(module, given),
+        is_causal=attention_mask is None and query.shape[2] > 1 and causal,
         q_offset=0 if labels is None and attention_mask is None else None,
-        dropout_p=dropout,
-        scale=scaling,
-        enable_gqa=key.shape[1] != query.shape[1],
-        score=None if softcap is None else Softcap(softcap),
-        **tables,
-    )
-    weights = None
-    if wants_weights(module, given):
-        output, aux = relation_attention_with_aux(query, key, value, labels, impl="dense", need_weights=True, **options)
-        weights = aux.weights
-    else:
-        output = relation_attention(query, key, value, labels, **options)
-    return output.transpose(1, 2).contiguous(), weights
+        score=None if softcap is None else Softcap(softcap), **tables,
+    )  # fmt: skip
+    return output.unflatten(-1, (query.shape[1], -1)), weights
 
 
 def register() -> None:

@@ -16,46 +16,28 @@ from relgraph.nn.projections import BIASED
 
 
 def linear_of(module: nn.Module, name: str) -> Linear:
-    """The weight and the bias of a projection of a module.
-
-    Raises:
-        ValueError: a projection other than a linear layer, such as one with an adapter, which adds to its weight.
-    """
-    found: Any = getattr(module, name)
-    if not isinstance(found, nn.Linear) or not found.weight.is_floating_point():
-        raise ValueError(
-            f"module.{name} must be a torch.nn.Linear with floating weights, got "
-            f"{type(found).__module__}.{type(found).__name__}: merge adapters and undo quantization first"
-        )
+    """The weight and the bias of a projection, which has no adapter, as that adds to its weight."""
+    found = _part(module, name, nn.Linear, " with floating weights", " and undo quantization")
     return Linear(found.weight, found.bias)
 
 
 def plain_rows(module: nn.Module, name: str) -> Tensor:
-    """The rows ``[R, ...]`` of an embedding of a module.
+    """The rows ``[R, ...]`` of an embedding, which has no adapter, as that adds to its weight."""
+    return _part(module, name, nn.Embedding).weight
 
-    Raises:
-        ValueError: an embedding of another class, such as one with an adapter, which adds to its weight.
-    """
+
+def _part(module: nn.Module, name: str, kind: type, more: str = "", hint: str = "") -> Any:
     found: Any = getattr(module, name)
-    if not isinstance(found, nn.Embedding):
+    if not isinstance(found, kind) or not found.weight.is_floating_point():
         raise ValueError(
-            f"module.{name} must be a torch.nn.Embedding, got {type(found).__module__}.{type(found).__name__}: "
-            "merge adapters first"
+            f"module.{name} must be a torch.nn.{kind.__name__}{more}, got {type(found).__module__}."
+            f"{type(found).__name__}: merge adapters{hint} first"
         )
-    return found.weight
+    return found
 
 
 def needs_model(module: nn.Module, holder: nn.Module | None, place: str) -> Any:
-    """The holder of a module's tables.
-
-    Args:
-        module: the attention module, for the message.
-        holder: the holder that was found around it, or None.
-        place: where its tables are, in words.
-
-    Raises:
-        ValueError: no holder.
-    """
+    """The holder of a module's tables; ValueError if none was found."""
     if holder is None:
         raise ValueError(
             f"model must be given for this {type(module).__name__}, whose tables are in {place}, got None: "
@@ -78,20 +60,8 @@ def layer_of(
 ) -> RelationAttention:
     """A layer with copies of the weights of a module.
 
-    Args:
-        module: the attention module.
-        tables: as in :class:`~relgraph.interop.weights.AttentionWeights`, rows in the order of the labeler's labels.
-        labeler: the labeler of the tables.
-        inputs: the projections of queries, keys and values, if they have no usual names.
-        output: the name of the projection of outputs, if it is not a usual one; without such a projection, the layer
-            gets the identity.
-        dropout: dropout of attention weights, if it is not that of the module.
-        head_dim: D, if the module does not have it by a usual name.
-        scale: factor on products, 1/√D by default.
-        query_biases: u and v of Transformer-XL, ``[H, D]`` each, if there are any.
-
-    Raises:
-        ValueError: no output projection, and heads that together do not have the width of the states.
+    ``tables`` are those of :class:`~relgraph.interop.weights.AttentionWeights`, in the order of the labeler. The other
+    arguments replace what the module has by no usual name. Without a projection of outputs the layer gets the identity.
     """
     inputs = [linear_of(module, name) for name in inputs_of(module)] if inputs is None else inputs
     like, head_dim = inputs[0].weight, head_size_of(module) if head_dim is None else head_dim

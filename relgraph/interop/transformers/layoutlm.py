@@ -12,7 +12,6 @@ Source: Xu et al. 2021 (LayoutLMv2), equation 9; Huang et al. 2022 (LayoutLMv3);
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +33,7 @@ LEFT, LOWER = 0, 3
 
 @dataclass(frozen=True)
 class Biases:
-    """Labels and tables that an encoder passes to its layers in place of the biases of all pairs.
-
-    Attributes:
-        labels: labels of the text, or of x and y, in this order.
-        tables: a table ``[H, R]`` for each.
-    """
+    """Labels of the text, or of x and y, and a table ``[H, R]`` for each, in place of the biases of all pairs."""
 
     labels: tuple[DenseLabels, ...]
     tables: tuple[Tensor, ...]
@@ -165,12 +159,12 @@ class EncoderMixin:
 
 def text_labeler_of(encoder: Any) -> BucketedDistance:
     """The buckets of distances in the text."""
-    return _labeler(encoder.rel_pos_bins, encoder.max_rel_pos)
+    return BucketedDistance(encoder.rel_pos_bins, encoder.max_rel_pos)
 
 
 def page_labeler_of(encoder: Any) -> BucketedDistance:
     """The buckets of distances on the page."""
-    return _labeler(encoder.rel_2d_pos_bins, encoder.max_rel_2d_pos)
+    return BucketedDistance(encoder.rel_2d_pos_bins, encoder.max_rel_2d_pos)
 
 
 def _checked(module: Any, name: str, biases: Any) -> Biases:
@@ -183,19 +177,11 @@ def _checked(module: Any, name: str, biases: Any) -> Biases:
     return biases
 
 
-@functools.lru_cache(maxsize=64)
-def _labeler(bins: int, most: int) -> BucketedDistance:
-    return BucketedDistance(bins, most)
-
-
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, TextAndPage]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
     needs_model(module, encoder, "its encoder")
     text, page = module.has_relative_attention_bias, module.has_spatial_attention_bias
-    labeler = TextAndPage(
-        text_labeler_of(encoder) if text else None,
-        page_labeler_of(encoder) if page else None,
-    )
+    labeler = TextAndPage(text_labeler_of(encoder) if text else None, page_labeler_of(encoder) if page else None)
     names = ["rel_pos_bias"] * text + ["rel_pos_x_bias", "rel_pos_y_bias"] * page
     rows = tuple(linear_of(encoder, name).weight * _factor(module) for name in names)
     tables = {"bias": rows if page else rows[0]}

@@ -23,13 +23,7 @@ from relgraph.interop.transformers.families import Family, all_families, bases_o
 
 @dataclass(frozen=True)
 class Patched:
-    """A module that relgraph computes.
-
-    Attributes:
-        name: the module within the model.
-        kind: its class in transformers.
-        family: the family of models.
-    """
+    """A module that relgraph computes; see :class:`Report`."""
 
     name: str
     kind: str
@@ -38,13 +32,7 @@ class Patched:
 
 @dataclass(frozen=True)
 class Unpatched:
-    """An attention module that stays unpatched.
-
-    Attributes:
-        name: the module within the model.
-        kind: its class.
-        why: the reason.
-    """
+    """An attention module that stays unpatched; see :class:`Report`."""
 
     name: str
     kind: str
@@ -215,11 +203,7 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
 def _without_halves(
     model: nn.Module, found: list[Any], unpatched: list[Unpatched]
 ) -> tuple[list[Any], list[Unpatched]]:
-    """Patch no attention module of a stack that shares a bias if one of them stays unpatched; keep the model's order.
-
-    Raises:
-        ValueError: attention modules that share a bias with others outside of the model.
-    """
+    """Patch no attention module of a stack that shares a bias if one stays unpatched; keep the model's order."""
     modules = dict(_modules(model))
     reasons = {one.name: one for one in unpatched}
     for family in all_families().values():
@@ -248,23 +232,16 @@ def _without_halves(
 def _nothing_found(model: nn.Module, chosen: dict[str, Family], unpatched: list[Unpatched]) -> str:
     """The message about a model without any module to patch."""
     supported = "; ".join(f"{family.name} ({family.models})" for family in chosen.values())
-    seen = (
-        "; ".join(f"{name or 'itself'} ({one.kind}): {one.why}" for name, one in _by_layers(unpatched))
-        or "no attention"
-    )
-    return f"model has no attention that can be patched, got {type(model).__name__} with {seen}. Supported: {supported}"
+    seen = "; ".join(f"{name or 'itself'} ({one.kind}): {one.why}" for name, one in _by_layers(unpatched))
+    seen = f"{type(model).__name__} with {seen or 'no attention'}"
+    return f"model has no attention that can be patched, got {seen}. Supported: {supported}"
 
 
 @functools.cache
 def _patched_class(mixin: type, own: type) -> type:
     """The class of a patched module: its own with the forward of the mixin."""
-    more = {
-        "__module__": mixin.__module__,
-        "_relgraph_own": own,
-        "_relgraph_mixin_of": mixin,
-        "__reduce_ex__": _reduced,
-    }
-    return type(own.__name__, (mixin, own), more)
+    more = {"__module__": mixin.__module__, "_relgraph_own": own, "_relgraph_mixin_of": mixin}
+    return type(own.__name__, (mixin, own), more | {"__reduce_ex__": _reduced})
 
 
 def _reduced(module: nn.Module, protocol: Any) -> tuple[Any, ...]:
@@ -281,10 +258,7 @@ def _empty(mixin: type, own: type) -> Any:
 
 
 def _holds_own_forward(module: nn.Module) -> bool:
-    """Whether an attribute of a module holds the forward of its class, bound to the module.
-
-    transformers before 5.0 leaves this attribute after it has recorded hidden states or weights.
-    """
+    """Whether a module holds its class's forward, as transformers before 5.0 leaves it after it recorded outputs."""
     forward = vars(module).get("forward")
     own = getattr(forward, "__func__", None) is type(module).forward
     return own and getattr(forward, "__self__", None) is module
@@ -309,21 +283,15 @@ def _by_layers(found: Iterable[Any]) -> list[tuple[str, Any]]:
     """One entry for all modules whose names differ only in their first number: ``layer.0-11.attention``."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for one in found:
-        before, number, after = _numbered(one.name)
+        match = re.match(r"(.*?\.)(\d+)(\..*|$)", one.name)
+        before, number, after = match.groups() if match else (one.name, "", "")
         facts = tuple(str(value) for name, value in vars(one).items() if name != "name")
         groups.setdefault((before, after, "many" if number else one.name, *facts), []).append((number, one))
     lines = []
     for (before, after, *_), members in groups.items():
         numbers = [int(number) for number, _ in members if number]
-        spans = f"{before}{_spans(numbers)}{after}" if numbers else members[0][1].name
-        lines.append((spans, members[0][1]))
+        lines.append((f"{before}{_spans(numbers)}{after}" if numbers else members[0][1].name, members[0][1]))
     return lines
-
-
-def _numbered(name: str) -> tuple[str, str, str]:
-    """A name cut at its first number."""
-    match = re.match(r"(.*?\.)(\d+)(\..*|$)", name)
-    return (match[1], match[2], match[3]) if match else (name, "", "")
 
 
 def _spans(numbers: list[int]) -> str:

@@ -13,13 +13,7 @@ from relgraph.labels.memory import Memory
 
 @dataclass(frozen=True)
 class Rows(DistanceLabeler):
-    """The row of each distance j − i, as a table of transformers has them; see :class:`DistanceLabeler`.
-
-    Attributes:
-        lookup: the row of each distance from ``-reach`` up.
-        reach: minus the distance of the first entry.
-        count: the number of rows.
-    """
+    """The row of each distance j − i from ``-reach`` up, of ``count`` rows; see :class:`DistanceLabeler`."""
 
     lookup: tuple[int, ...]
     reach: int

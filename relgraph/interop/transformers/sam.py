@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, is_recorded, wants_weights
+from relgraph.interop.transformers.common import compute, is_recorded, wants_weights
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid, resized
 from relgraph.interop.transformers.layers import layer_of, linear_of
@@ -29,11 +29,7 @@ class SegGptMixin:
     _relgraph_mixin = True
 
     def forward(self: Any, hidden_states: Tensor, output_attentions: bool | None = False) -> tuple[Any, ...]:
-        """Attention over a grid, ``[B, height, width, E]``.
-
-        Returns:
-            The output, and the weights ``[B, H, N, N]`` if they are asked for.
-        """
+        """The output for a grid ``[B, height, width, E]``, and the weights ``[B, H, N, N]`` if they are asked for."""
         return self._relgraph_attended(hidden_states, bool(output_attentions))
 
     def _relgraph_attended(self: Any, states: Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
@@ -41,10 +37,10 @@ class SegGptMixin:
         # [B, height, width, 3 · H · D] as three tensors [B, H, N, D]
         parts = self.qkv(states).flatten(1, 2).unflatten(-1, (3, _heads(self), -1))
         query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        labels = labels_of_grid(_labeler(height, width), height, width, states.device)
-        output, weights = attend(
-            self, query, key, value, labels, mask=None, dropout=_dropout(self), scale=self.scale,
-            need_weights=need_weights, key_table=_tables(self, height, width),
+        labeler, tables = _labeler_and_tables(self, height, width)
+        output, weights = compute(
+            self, query, key, value, labels_of_grid(labeler, height, width, states.device), mask=None,
+            dropout=_dropout(self), scale=self.scale, need_weights=need_weights, key_table=tables,
         )  # fmt: skip
         return self.proj(output.unflatten(1, (height, width))), weights
 
@@ -72,15 +68,10 @@ def _heads(module: Any) -> int:
     return module.num_heads if hasattr(module, "num_heads") else module.num_attention_heads
 
 
-def _labeler(height: int, width: int) -> Labeler:
-    """The differences of rows and those of columns on a grid of this size."""
-    return GridRows(height - 1) + GridColumns(width - 1)
-
-
-def _tables(module: Any, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """The tables of rows and columns for a grid of this size, in the order of the labeler."""
+def _labeler_and_tables(module: Any, height: int, width: int) -> tuple[Labeler, tuple[Tensor, Tensor]]:
+    """The differences of rows and of columns on a grid of this size, and a table for each."""
     rows, columns = GridRows(height - 1), GridColumns(width - 1)
-    return (
+    return rows + columns, (
         rows.rows_from(resized(module.rel_pos_h, rows.num_labels, "linear") / module.scale, "query-key"),
         columns.rows_from(resized(module.rel_pos_w, columns.num_labels, "linear") / module.scale, "query-key"),
     )
@@ -89,14 +80,10 @@ def _tables(module: Any, height: int, width: int) -> tuple[Tensor, Tensor]:
 def convert(module: Any) -> tuple[RelationAttention, Labeler]:
     """A layer for the grid that the tables were made for; see :func:`relgraph.interop.transformers.convert`."""
     height, width = (len(table) // 2 + 1 for table in (module.rel_pos_h, module.rel_pos_w))
-    labeler = _labeler(height, width)
-    inputs = linear_of(module, "qkv").chunk(3)
-    tables = {"key": _tables(module, height, width)}
-    layer = layer_of(
-        module, tables, labeler, inputs=inputs, output="proj", dropout=_dropout(module),
-        head_dim=module.rel_pos_h.shape[1],
-    )  # fmt: skip
-    return layer, labeler
+    labeler, tables = _labeler_and_tables(module, height, width)
+    inputs, head_dim = linear_of(module, "qkv").chunk(3), module.rel_pos_h.shape[1]
+    options: dict[str, Any] = {"output": "proj", "dropout": _dropout(module), "head_dim": head_dim}
+    return layer_of(module, {"key": tables}, labeler, inputs=inputs, **options), labeler
 
 
 def _dropout(module: Any) -> float:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
+from relgraph.interop.transformers.common import compute, refuse, split_heads, version, wants_weights
 
 INPUTS = (
     ("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k", "v"), ("linear_q", "linear_k", "linear_v"),
@@ -14,7 +14,10 @@ INPUTS = (
 OUTPUTS = ("o_proj", "out_proj", "o", "linear_out", "output")
 HEAD_SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "dim_head")
 
-HEAD_MASK = ("head_mask",) if version() < (5, 0) else ()
+BEFORE_FIVE = version() < (5, 0)
+"""Whether transformers is older than 5.0, which renamed and removed classes and arguments."""
+
+HEAD_MASK = ("head_mask",) if BEFORE_FIVE else ()
 """The argument that many modules take after the mask before transformers 5."""
 
 
@@ -40,32 +43,25 @@ def dropout_of(module: Any) -> float:
 
 
 class SelfAttentionMixin:
-    """A forward of self-attention; a family says which labels, mask and tables there are.
-
-    Attributes:
-        _relgraph_arguments: the positional arguments after the states.
-    """
+    """A forward of self-attention; a family says which labels, mask and tables there are."""
 
     _relgraph_mixin = True
     _relgraph_arguments: ClassVar[tuple[str, ...]] = ("attention_mask",)
+    """The positional arguments after the states."""
 
     def forward(self: Any, hidden_states: Tensor, *more: Any, **given: Any) -> tuple[Any, ...]:
-        """Attention of states ``[B, N, E]``.
-
-        Returns:
-            The output, and the weights ``[B, H, N, N]`` or None; a family may add to them.
-        """
+        """The output for states ``[B, N, E]``, and the weights ``[B, H, N, N]`` or None; a family may add to them."""
         given |= dict(zip(self._relgraph_arguments, more, strict=False))
         refuse(self, given, "head_mask", "layer_head_mask")
-        terms = {"mask": given.get("attention_mask")} | self._relgraph_terms(hidden_states, given)
         query, key, value = self._relgraph_heads(hidden_states, given)
+        terms = {"mask": given.get("attention_mask")} | self._relgraph_terms(hidden_states, given)
         options = {"labels": None, "dropout": dropout_of(self), "scale": query.shape[-1] ** -0.5} | terms
-        output, weights = attend(self, query, key, value, need_weights=self._relgraph_asked(given), **options)
+        output, weights = compute(self, query, key, value, need_weights=self._relgraph_asked(given), **options)
         name = output_of(self)
         return self._relgraph_answer(output if name is None else self._modules[name](output), weights, given)
 
     def _relgraph_terms(self, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of :func:`attend` that are special: labels and tables, a mask in another form, a scale."""
+        """The arguments of :func:`compute` that are special: labels and tables, a mask in another form, a scale."""
         raise NotImplementedError
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:  # noqa: ARG002

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from relgraph.arguments import check
-from relgraph.interop.transformers.common import attend, rows_of, shared_table, split_heads
+from relgraph.interop.transformers.common import compute, rows_of, shared_table, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import SelfAttentionMixin
@@ -29,11 +29,7 @@ from relgraph.nn import RelationAttention
 
 @dataclass(frozen=True)
 class WindowDistance(DistanceLabeler):
-    """The distances −window to window; farther pairs attend without a label.
-
-    Args:
-        window: the farthest distance with a label.
-    """
+    """The distances −window to window; farther pairs attend without a label."""
 
     window: int
 
@@ -57,18 +53,7 @@ class WindowDistance(DistanceLabeler):
 
 @dataclass(frozen=True)
 class BlockDistance(Labeler):
-    """The distances of pairs in the same block of a sequence; other pairs do not attend.
-
-    Args:
-        size: how many positions a block has; the last one may have fewer.
-
-    Example:
-        >>> from relgraph.interop.transformers.speech import BlockDistance
-        >>> BlockDistance(2)(3).to_dense()[0]                                    # the last position does not see others
-        tensor([[[ 1,  2, -1],
-                 [ 0,  1, -1],
-                 [-1, -1,  1]]])
-    """
+    """The distances of pairs in the same block of ``size`` positions; other pairs do not attend."""
 
     size: int
 
@@ -79,23 +64,16 @@ class BlockDistance(Labeler):
     @property
     def names(self) -> tuple[str, ...]:
         """The distances, key position minus query position."""
-        return self._within_a_block().names
+        return ClippedDistance(self.size - 1).names
 
     def __call__(self, length: int) -> Labels:  # type: ignore[override]
-        """The labels of a sequence; written out if it has more than one block.
-
-        Args:
-            length: N.
-        """
-        labels = self._within_a_block()(length)
+        """The labels of a sequence of N positions; written out if it has more than one block."""
+        labels = ClippedDistance(self.size - 1)(length)
         if length <= self.size:
             return labels
         check.written("length", length, length)
         blocks = torch.arange(length) // self.size
         return DenseLabels(labels.to_dense()[0][0], self.num_labels, attend=blocks[:, None] == blocks)
-
-    def _within_a_block(self) -> ClippedDistance:
-        return ClippedDistance(self.size - 1)
 
 
 class VitsMixin(SelfAttentionMixin):
@@ -188,15 +166,7 @@ class GraniteMixin:
     _relgraph_mixin = True
 
     def forward(self: Any, hidden_states: Tensor, attention_dists: Tensor) -> Tensor:  # noqa: ARG002
-        """Self-attention within blocks of ``context_size``, the last of which may be shorter.
-
-        Args:
-            hidden_states: ``[B, N, E]``.
-            attention_dists: the rows of all pairs of a block; not read, as they follow from the distances.
-
-        Returns:
-            The output ``[B, N, E]``.
-        """
+        """Self-attention of states ``[B, N, E]`` within blocks of ``context_size``; the last may be shorter."""
         states = self.pre_norm(hidden_states)
         query = self.to_q(states)
         key, value = self.to_kv(states).chunk(2, -1)
@@ -211,7 +181,7 @@ class GraniteMixin:
             )
             # only the rows that a block has, because their products with the query are the cost of the table
             labels = ClippedDistance(block - 1)(block)
-            output, _ = attend(
+            output, _ = compute(
                 self, q, k, v, labels, mask=None, dropout=0.0, scale=self.scale, key_table=_rows_of_block(self, block)
             )
             outputs.append(output.reshape(batch, end - begin, -1))

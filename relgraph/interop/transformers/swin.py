@@ -20,16 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from relgraph.interop.transformers.common import version
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid
 from relgraph.interop.transformers.layers import layer_of
-from relgraph.interop.transformers.self_attention import HEAD_MASK, ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import BEFORE_FIVE, HEAD_MASK, ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
 from relgraph.nn import RelationAttention
-
-BEFORE_FIVE = version() < (5, 0)
-"""Whether transformers is older than 5.0, which removed ``SwinSelfAttention``."""
 
 LARGEST_SCALE = math.log(100.0)
 """The bound of Swin v2 on the logarithm of its learned factors."""
@@ -79,14 +75,7 @@ def _table_of(holder: Any) -> Tensor:
 
 
 def _terms(states: Tensor, mask: Tensor | None, table: Tensor, window: tuple[int, int]) -> dict[str, Any]:
-    """The arguments of attention.
-
-    Args:
-        states: ``[B · W, N, E]``.
-        mask: added to the scores, ``[W, N, N]``, the same for every image.
-        table: ``[R, H]``, by query minus key.
-        window: how many rows and columns of cells a window has.
-    """
+    """Labels, table and mask for states ``[B · W, N, E]``, a mask ``[W, N, N]`` and a table ``[R, H]``."""
     height, width = window
     if states.shape[1] != height * width:
         raise ValueError(

@@ -15,25 +15,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import EncoderDecoderCache
 
 from relgraph.interop.transformers.common import (
-    attend,
+    compute,
     made_once,
     refuse,
     rows_of,
     shared_table,
     split_heads,
-    version,
     wants_weights,
+    with_cache,
 )
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, needs_model, plain_rows
+from relgraph.interop.transformers.self_attention import BEFORE_FIVE
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
-
-PIX2STRUCT = ("query", "key", "value", "output")
-"""The projections of queries, keys, values and outputs in Pix2Struct."""
 
 ASKED = "_relgraph_asked"
 """The attribute of a patched ``UMT5Attention`` that says whether its block wants weights."""
@@ -66,19 +63,12 @@ class T5Mixin:
         past_key_values: Any = None,
         **given: Any,
     ) -> tuple[Any, ...]:
-        """Self-attention; or attention over ``key_value_states`` if they are given.
-
-        Returns:
-            The output, the table ``[H, R]`` in place of a position bias (None for attention over other states), and
-            the weights or None.
-        """
+        """The output; the table ``[H, R]`` in place of a position bias, None over ``key_value_states``; the weights."""
         need_weights = wants_weights(self, given)
         output, table, weights = _attended(
             self, hidden_states, key_value_states, past_key_values, mask, given, need_weights, position_bias
         )
-        if need_weights or version() >= (5, 0):
-            return output, table, weights
-        return output, table
+        return (output, table) if BEFORE_FIVE and not need_weights else (output, table, weights)
 
 
 class UMT5Mixin(T5Mixin):
@@ -92,11 +82,7 @@ class UMT5Mixin(T5Mixin):
         attention_mask: Tensor | None = None,
         **given: Any,
     ) -> tuple[Any, ...]:
-        """Self-attention; or attention over ``encoder_hidden_states`` if they are given.
-
-        Returns:
-            The output, and the weights or None.
-        """
+        """The output, over ``encoder_hidden_states`` if they are given, and the weights or None."""
         need_weights = wants_weights(self, given) or self.__dict__.get(ASKED, False)
         output, _, weights = _attended(
             self, hidden_states, encoder_hidden_states, past_key_values, attention_mask, given, need_weights
@@ -105,10 +91,7 @@ class UMT5Mixin(T5Mixin):
 
 
 class UMT5BlockMixin:
-    """The forward of ``UMT5Block`` before transformers 5.0, which keeps ``output_attentions`` from its attention.
-
-    The attention there gives weights in every call, and the block drops them if nobody asked.
-    """
+    """The forward of ``UMT5Block`` before transformers 5.0, which keeps ``output_attentions`` from its attention."""
 
     _relgraph_mixin = True
 
@@ -135,14 +118,15 @@ def _attended(
     if "layer_head_mask" in given:
         refuse(module, given, "layer_head_mask")
     parts = module._modules
-    *inputs, to_output = map(parts.__getitem__, ("q", "k", "v", "o") if "q" in parts else PIX2STRUCT)
+    names = ("q", "k", "v", "o") if "q" in parts else ("query", "key", "value", "output")  # the others: Pix2Struct
+    *inputs, to_output = map(parts.__getitem__, names)
     query, key, value, offset = _projected(module, inputs, states, others, cache, given.get("cache_position"))
     table = labels = None
     if others is None:
         table = _table(module, position_bias)
     if table is not None:
         labels = made_once(module, "labeler", labeler_of)(query.shape[2], key.shape[2], q_offset=offset)
-    output, weights = attend(
+    output, weights = compute(
         module, query, key, value, labels, mask=mask, dropout=module.dropout, scale=1.0, need_weights=need_weights,
         bias_table=table,
     )  # fmt: skip
@@ -162,27 +146,19 @@ def _projected(
     """Queries, keys and values ``[B, H, N, D]`` with those of the cache, and the position of the first query."""
     size, layer = module.key_value_proj_dim, module.layer_idx
     to_query, to_key, to_value = projections
-    query = split_heads(to_query(states), size)
+    query, source = split_heads(to_query(states), size), states if others is None else others
     if cache is None:
-        source = states if others is None else others
         return query, split_heads(to_key(source), size), split_heads(to_value(source), size), 0
-    offset = cache.get_seq_length(layer)
-    if isinstance(offset, Tensor):
-        offset = offset.clone()  # a static cache counts on in place
-    two = isinstance(cache, EncoderDecoderCache)
+    offset, more = 0, ()
     if others is None:
-        own = cache.self_attention_cache if two else cache
-        more = ({"cache_position": position},) if version() < (5, 0) else ()
-        key, value = split_heads(to_key(states), size), split_heads(to_value(states), size)
-        key, value = own.update(key, value, layer, *more)
-        return query, key, value, offset
-    own = cache.cross_attention_cache if two else cache
-    if two and cache.is_updated.get(layer):
-        return query, own.layers[layer].keys, own.layers[layer].values, 0
-    key, value = own.update(split_heads(to_key(others), size), split_heads(to_value(others), size), layer)
-    if two:
-        cache.is_updated[layer] = True
-    return query, key, value, 0
+        offset = cache.get_seq_length(layer)
+        offset = offset.clone() if isinstance(offset, Tensor) else offset  # a static cache counts on in place
+        more = ({"cache_position": position},) if BEFORE_FIVE else ()
+    key, value = with_cache(
+        cache, layer, lambda: (split_heads(to_key(source), size), split_heads(to_value(source), size)), *more,
+        over_others=others is not None,
+    )  # fmt: skip
+    return query, key, value, offset
 
 
 def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistance]:
@@ -196,11 +172,7 @@ def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistanc
 
 
 def _first_of(stack: Any, module: Any) -> Any:
-    """The first self-attention of a stack, whose table the others use.
-
-    Raises:
-        ValueError: a module that is not one of the others.
-    """
+    """The first self-attention of a stack, whose table the others use; ValueError if the module is not of them."""
     if hasattr(stack, "block"):
         own: list[Any] = [getattr(block.layer[0], "SelfAttention", None) for block in stack.block]
     else:  # Pix2Struct
@@ -234,7 +206,7 @@ FAMILY = Family(
     {
         **dict.fromkeys(_STACKS.values(), T5Mixin),
         "umt5.UMT5Attention": UMT5Mixin,
-        **({"umt5.UMT5Block": UMT5BlockMixin} if version() < (5, 0) else {}),
+        **({"umt5.UMT5Block": UMT5BlockMixin} if BEFORE_FIVE else {}),
     },
     _why_not,
     convert,

@@ -9,7 +9,7 @@ import torch
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph
-from relgraph.labelers.written import AllPairsLabeler, label_pairs
+from relgraph.labelers.all_pairs import AllPairsLabeler, label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 
 DIRECTIONS = ("in", "out", "both")

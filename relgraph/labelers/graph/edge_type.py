@@ -13,7 +13,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
 from relgraph.arguments.hints import has_graph, in_place_of_types
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler, unusual
+from relgraph.labelers.base import GraphLabeler
 from relgraph.labels import UNLABELED, EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
@@ -22,7 +22,7 @@ ATTEND, DEFAULTS = ("edges", "all"), ("unlabeled", "none")
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
-class EdgeType(Labeler):
+class EdgeType(GraphLabeler):
     """One label for each type of edge; inverses, self-loops and pairs without an edge can have their own labels.
 
     Ids count types first, then their inverses, then ``self``, then ``none``. The query of an edge is its target and the
@@ -74,14 +74,11 @@ class EdgeType(Labeler):
         duplicates: str = "error",
     ) -> None:
         check_others(attend, default)
-        self._set(
-            types=type_names("types", types),
-            inverse=check.boolean("inverse", inverse),
-            self_loop=check.boolean("self_loop", self_loop),
-            attend=attend,
-            default=default,
-            duplicates=check.choice("duplicates", duplicates, DUPLICATES),
-        )
+        check.boolean("inverse", inverse)
+        check.boolean("self_loop", self_loop)
+        check.choice("duplicates", duplicates, DUPLICATES)
+        self._set(types=type_names("types", types), inverse=inverse, self_loop=self_loop)
+        self._set(attend=attend, default=default, duplicates=duplicates)
         _ = self.names  # raises if one repeats
 
     @property
@@ -104,18 +101,6 @@ class EdgeType(Labeler):
         return why_others_labeled(self.attend, self.default)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
-        """The labels of a graph, or of a packed batch.
-
-        Args:
-            graph: a graph with ``edge_type`` in ``[0, len(types))``.
-
-        Returns:
-            Edge labels; id r is called ``names[r]``.
-
-        Raises:
-            TypeError: ``graph`` is not a Graph.
-            ValueError: edge types out of range or missing, or several edges of one pair with ``duplicates="error"``.
-        """
         types = edge_types(check_graph(graph), len(self.types))
         index, ids = [graph.edge_index], [types]
         if self.inverse:
@@ -139,11 +124,6 @@ class EdgeType(Labeler):
         counts = [int((added == several[:1]).sum()) for added in pairs[1:]]
         added = zip(options, counts, strict=True)
         return "".join(f", {number} of them added by {option}" for option, number in added if number)
-
-    def __repr__(self) -> str:
-        usual = {"inverse": False, "self_loop": False, "attend": "edges", "default": "unlabeled", "duplicates": "error"}
-        options = unusual(self, **usual)
-        return f"EdgeType({types_argument(self.types)}{options})"
 
 
 def edge_labels(labeler: Any, graph: Graph, edge_index: Tensor, ids: Tensor) -> EdgeLabels:
@@ -182,11 +162,6 @@ def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> 
     if len(set(names)) != len(names):
         raise ValueError(f"{name} must be different names, got {cut(str(list(names)))}")
     return names
-
-
-def types_argument(types: tuple[str, ...]) -> str:
-    """The argument of :func:`type_names` as ``repr`` shows it."""
-    return str(len(types)) if types == type_names("types", len(types)) else repr(types)
 
 
 def edge_types(graph: Graph, count: int) -> Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler, distinct
-from relgraph.labelers.graph.edge_type import type_names, types_argument
-from relgraph.labelers.written import AllPairsLabeler, label_pairs
+from relgraph.labelers.all_pairs import AllPairsLabeler, label_pairs
+from relgraph.labelers.base import GraphLabeler, distinct
+from relgraph.labelers.graph.edge_type import type_names
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, EdgeLabels
 
 
@@ -70,13 +70,10 @@ class NodeType(AllPairsLabeler):
         ids = (query * len(self.types) + key).masked_fill((query < 0) | (key < 0), UNLABELED)
         return label_pairs(graph, ids, self.num_labels)
 
-    def __repr__(self) -> str:
-        return f"NodeType({types_argument(self.types)})"
-
 
 @final
 @dataclass(frozen=True, repr=False)
-class VirtualNode(Labeler):
+class VirtualNode(GraphLabeler):
     """Labels for the pairs of virtual nodes, which represent a whole graph; all other pairs attend without a label.
 
     Use it as the first part of ``|``: ``VirtualNode(9) | ShortestPath(4)`` gives a virtual node's pairs their own
@@ -119,17 +116,6 @@ class VirtualNode(Labeler):
         return ("node→virtual", "virtual→node", "virtual→virtual")
 
     def __call__(self, graph: Graph) -> EdgeLabels:
-        """The labels of a graph, or of a packed batch; only the pairs of virtual nodes are listed.
-
-        Args:
-            graph: a graph whose ``node_type`` says which nodes are virtual.
-
-        Returns:
-            Edge labels with ids 0, 1 and 2; pairs that are not listed attend without a label.
-
-        Raises:
-            TypeError, ValueError: ``graph`` is not a Graph, or has no node types.
-        """
         is_virtual = node_types(graph) == self.node_type
         nodes = is_virtual.nonzero()[:, 0]
         home = graph.graph_of()[nodes]

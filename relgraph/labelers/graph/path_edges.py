@@ -10,23 +10,23 @@ import torch
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph
-from relgraph.labelers.base import Labeler, distinct
-from relgraph.labelers.graph.edge_type import type_names, types_argument
+from relgraph.labelers.all_pairs import label_pairs
+from relgraph.labelers.base import GraphLabeler, distinct
+from relgraph.labelers.graph.edge_type import type_names
 from relgraph.labelers.graph.paths import path_types, with_columns
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths
-from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, Labels, SumLabels
 
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
-class PathEdges(Labeler):
+class PathEdges(GraphLabeler):
     """For each hop of a shortest path, a label for the path's length and the edge's type: a sum, one part per hop.
 
-    Hop 1 is the edge next to the query. Part h has ids ``(length - h) * types + type``. A pair whose path is shorter
-    than h hops has no label there, and a path longer than ``max_path`` counts as that long.
-    :class:`~relgraph.labelers.ShortestPathTypes` describes which of several shortest paths counts, and how edges count
-    that are walked against their direction.
+    With ``max_path=1`` it is just that part, not a sum. Hop 1 is the edge next to the query. Part h has ids
+    ``(length - h) * types + type``. A pair whose path is shorter than h hops has no label there, and a path longer
+    than ``max_path`` counts as that long. :class:`~relgraph.labelers.ShortestPathTypes` describes which of several
+    shortest paths counts, and how edges count that are walked against their direction.
 
     Source: Ying et al. 2021 (Graphormer), section 3.1.3.
 
@@ -83,18 +83,6 @@ class PathEdges(Labeler):
         )
 
     def __call__(self, graph: Graph) -> Labels:
-        """The labels of all pairs of a graph, or of each graph of a packed batch.
-
-        Args:
-            graph: a graph with ``edge_type`` in ``[0, len(types))``.
-
-        Returns:
-            Sum labels with one part per hop, or just the part if ``max_path`` is 1; parts are dense for a single graph,
-            block labels for a packed batch. Id r of part h is called ``names[h - 1][r]``.
-
-        Raises:
-            TypeError, ValueError: not a Graph, or edge types out of range or missing.
-        """
         lengths = shortest_path_lengths(graph, directed=self.directed)
         types = path_types(graph, lengths, len(self.types), self.max_path, directed=self.directed)
         types = with_columns(types, self.max_path)
@@ -106,7 +94,3 @@ class PathEdges(Labeler):
             ids = torch.where(kind < 0, UNLABELED, (lengths - hop) * width + kind)
             parts.append(label_pairs(graph, ids, len(names)))
         return SumLabels(*parts) if len(parts) > 1 else parts[0]
-
-    def __repr__(self) -> str:
-        directed = ", directed=True" if self.directed else ""
-        return f"PathEdges({self.max_path}, {types_argument(self.types)}{directed})"

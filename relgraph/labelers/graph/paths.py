@@ -12,9 +12,9 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields
 from relgraph.graphs import Graph
+from relgraph.labelers.all_pairs import label_pairs
 from relgraph.labelers.graph.edge_type import edge_types
 from relgraph.labelers.graph.shortest_path import pair_positions, shortest_path_lengths, walkable_edges
-from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, LabelCounts, Labels, SumCounts
 
 MOST_STEPS = 1 << 16  # of a path that becomes a label
@@ -135,8 +135,7 @@ class GraphPaths(ABC):
             graph: as in a call.
 
         Returns:
-            :class:`~relgraph.labels.LabelCounts`; the name of a path is its entries, ``"2 0"``, and that of the empty
-            path ``"empty"``.
+            :class:`~relgraph.labels.LabelCounts`.
 
         Raises:
             TypeError, ValueError: as in a call.

@@ -89,26 +89,16 @@ def graphormer(
 
 @overload
 def grpe(
-    clip: int,
-    types: int | Sequence[str],
-    *,
-    directed: bool = False,
-    duplicates: str = "error",
-    task_node: int | None = None,
-    released: Literal[False] = False,
-) -> Sum: ...
+    clip: int, types: int | Sequence[str], *, directed: bool = ..., duplicates: str = ..., task_node: int | None = ...,
+    released: Literal[False] = ...,
+) -> Sum: ...  # fmt: skip
 
 
 @overload
 def grpe(
-    clip: int,
-    types: int | Sequence[str],
-    *,
-    directed: bool = False,
-    duplicates: str = "error",
-    task_node: int | None = None,
+    clip: int, types: int | Sequence[str], *, directed: bool = ..., duplicates: str = ..., task_node: int | None = ...,
     released: Literal[True],
-) -> ReleasedGRPE: ...
+) -> ReleasedGRPE: ...  # fmt: skip
 
 
 def grpe(
@@ -133,11 +123,9 @@ def grpe(
         clip: the largest distance with its own label; unreachable pairs share another label.
         types: the names of the edge types, or how many there are. Edges count from source (key) to target (query).
         directed: whether paths follow edges only from source to target; if False, both ways.
-        duplicates: what to do with parallel edges (see :class:`~relgraph.EdgeType`). A self-loop is parallel to
-            ``self``, so graphs with self-loops need ``"first"``, which keeps the edge's own type, or ``"sum"``. Leave
-            it out with ``released``, where the last edge counts.
-        task_node: the node type of the task token. Its pairs have the labels of :class:`~relgraph.VirtualNode`, whose
-            ids come first.
+        duplicates: what to do with parallel edges (see :class:`~relgraph.EdgeType`). Graphs with self-loops, which are
+            parallel to ``self``, need ``"first"`` or ``"sum"``. Leave it out with ``released``: the last edge counts.
+        task_node: the node type of the task token, whose pairs have the labels of :class:`~relgraph.VirtualNode`.
         released: whether to give the labels of the released code, with its ids.
 
     Returns:

@@ -14,7 +14,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
 from relgraph.graphs import Graph
-from relgraph.labelers.written import AllPairsLabeler, label_pairs
+from relgraph.labelers.all_pairs import AllPairsLabeler, label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 
 LEAST = 1e-12  # a probability below this counts as 0, because rounding can leave this much of a zero

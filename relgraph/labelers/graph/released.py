@@ -11,17 +11,17 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph, check_pairs
-from relgraph.labelers.base import Labeler, distinct, unusual, why_all_labeled
-from relgraph.labelers.graph.edge_type import edge_types, type_names, types_argument
+from relgraph.labelers.all_pairs import label_pairs
+from relgraph.labelers.base import GraphLabeler, distinct, why_all_labeled
+from relgraph.labelers.graph.edge_type import edge_types, type_names
 from relgraph.labelers.graph.node_type import node_types
 from relgraph.labelers.graph.shortest_path import pair_positions, shortest_path_lengths
-from relgraph.labelers.written import label_pairs
 from relgraph.labels import SumLabels
 
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
-class ReleasedGRPE(Labeler):
+class ReleasedGRPE(GraphLabeler):
     """GRPE's two channels with the ids of its released code, so that its tables load unchanged.
 
     - Distances: 0 to ``clip``, which holds all farther pairs, then ``task`` and ``unreachable``: the rows of
@@ -64,12 +64,7 @@ class ReleasedGRPE(Labeler):
     task_node: int | None
 
     def __init__(
-        self,
-        clip: int,
-        types: int | Sequence[str],
-        *,
-        directed: bool = False,
-        task_node: int | None = None,
+        self, clip: int, types: int | Sequence[str], *, directed: bool = False, task_node: int | None = None
     ) -> None:
         check.integer("clip", clip, minimum=1)
         check.most_labels("clip", clip + 3)
@@ -94,18 +89,6 @@ class ReleasedGRPE(Labeler):
     _why_never_unlabeled = why_all_labeled
 
     def __call__(self, graph: Graph) -> SumLabels:
-        """The labels of all pairs of a graph, or of each graph of a packed batch.
-
-        Args:
-            graph: a graph with ``edge_type`` in ``[0, len(types))``, and ``node_type`` if there is a task token.
-
-        Returns:
-            Sum labels of two parts, distances and edges, dense for a single graph, block labels for a packed batch. Id
-            r of part p is called ``names[p][r]``.
-
-        Raises:
-            TypeError, ValueError: not a Graph, edge types out of range or missing, or node types missing.
-        """
         check_pairs(check_graph(graph))
         flipped = graph.with_edges(graph.edge_index.flip(0), graph.edge_type)
         lengths = shortest_path_lengths(flipped, directed=self.directed).long()
@@ -131,7 +114,3 @@ class ReleasedGRPE(Labeler):
         last = last.scatter_reduce(0, place, apart, "amax")
         padded = torch.cat([types.long(), types.new_full((1,), len(self.types) + 3, dtype=torch.int64)])
         return padded[last]
-
-    def __repr__(self) -> str:
-        options = unusual(self, directed=False, task_node=None)
-        return f"ReleasedGRPE({self.clip}, {types_argument(self.types)}{options})"

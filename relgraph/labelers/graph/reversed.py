@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import final
 
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler, check_made, check_operand
+from relgraph.labelers.algebra import Wrapped
+from relgraph.labelers.base import GraphLabeler, check_made
 from relgraph.labels import Labels
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class Reversed(Labeler):
+class Reversed(Wrapped, GraphLabeler):
     """A labeler of graphs that reads every edge the other way: the query of an edge is its source, the key its target.
 
     Use it for published code that attends along edges instead of against them and searches paths from the query on.
@@ -33,36 +34,6 @@ class Reversed(Labeler):
                  [-1, -1,  0]]])
     """
 
-    labeler: Labeler
-
-    def __post_init__(self) -> None:
-        check_operand("Reversed", self.labeler)
-
-    @property
-    def num_labels(self) -> int | tuple[int, ...]:
-        return self.labeler.num_labels
-
-    @property
-    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        return self.labeler.names
-
-    def _why_never_unlabeled(self) -> str | None:
-        return self.labeler._why_never_unlabeled()
-
     def __call__(self, graph: Graph) -> Labels:
-        """The labels of a graph, or of a packed batch, with its edges reversed.
-
-        Args:
-            graph: a graph that the labeler accepts.
-
-        Returns:
-            Labels of the kind that the labeler makes, of the same nodes.
-
-        Raises:
-            TypeError, ValueError: not a Graph, or any error of the labeler.
-        """
         flipped = check_graph(graph).with_edges(graph.edge_index.flip(0), graph.edge_type)
         return check_made(self.labeler, self.labeler(flipped))
-
-    def __repr__(self) -> str:
-        return f"Reversed({self.labeler!r})"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph, check_pairs
-from relgraph.labelers.written import AllPairsLabeler, label_pairs
+from relgraph.labelers.all_pairs import AllPairsLabeler, label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 BEYOND = ("clip", "label", "unreachable")

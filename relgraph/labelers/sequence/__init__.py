@@ -3,7 +3,7 @@
 - ``distance``: clipped distance, windows; the base of labelers by distance.
 - ``buckets``: distances in buckets, by the rules of T5, DeBERTa and iRPE.
 - ``grid``: offsets between the cells of a grid, by row and by column; ``bucketed_grid``: iRPE's buckets of these.
-- ``positions``: queries and keys at given positions; ``rows``: tables of code that counts the other way.
+- ``difference``: the base of labelers by the difference of two positions.
 - ``segments``: pairs of segments.
 - ``function``: any vectorised function of two positions.
 """

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.labelers.sequence.buckets import BucketedDistance
+from relgraph.labelers.sequence.difference import QUERY_KEY
 from relgraph.labelers.sequence.grid import GridLabeler
-from relgraph.labelers.sequence.rows import QUERY_KEY
 
 RULES = ("product", "euclidean", "quant", "cross-rows", "cross-columns")
 FARTHEST_SQUARED = 1 << 30
@@ -115,10 +115,9 @@ class BucketedGrid(GridLabeler):
         return last, last, last
 
     def _cell_ids(self, rows: Tensor, columns: Tensor) -> Tensor:
-        if self.rule == "cross-rows":
-            return self._buckets(rows).expand(torch.broadcast_shapes(rows.shape, columns.shape))
-        if self.rule == "cross-columns":
-            return self._buckets(columns).expand(torch.broadcast_shapes(rows.shape, columns.shape))
+        if self.rule.startswith("cross"):
+            axis = self._buckets(rows if self.rule == "cross-rows" else columns)
+            return axis.expand(torch.broadcast_shapes(rows.shape, columns.shape))
         if self.rule == "product":
             return self._buckets(rows) * (2 * int(self.beta) + 1) + self._buckets(columns)
         rows, columns = (axis.clamp(-FARTHEST_SQUARED, FARTHEST_SQUARED) for axis in (rows, columns))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
+from relgraph.labelers.sequence.difference import KEY_QUERY, QUERY_KEY
 from relgraph.labelers.sequence.distance import DistanceLabeler
-from relgraph.labelers.sequence.rows import KEY_QUERY, QUERY_KEY
 
 RULES = ("t5", "deberta", "irpe")
 DEFAULT_BUCKETS = {"t5": 32, "deberta": 512}
@@ -98,7 +98,7 @@ class BucketedDistance(DistanceLabeler):
             raise ValueError(f"bidirectional must be True with rule={rule!r}, whose buckets have a sign, got False")
         if rule == "irpe":
             _refuse_unused(rule, num_buckets=num_buckets, max_distance=max_distance)
-            alpha, beta, gamma = checked_coefficients(alpha, beta, gamma)
+            alpha, beta, gamma = _checked_coefficients(alpha, beta, gamma)
             lookup, reach = _irpe_lookup(alpha, beta, gamma)
             num_buckets = 2 * int(beta) + 1
         else:
@@ -109,17 +109,8 @@ class BucketedDistance(DistanceLabeler):
                 lookup, reach = _t5_lookup(num_buckets, max_distance, bidirectional)
             else:
                 lookup, reach = _deberta_lookup(num_buckets, max_distance)
-        self._set(
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            bidirectional=bidirectional,
-            rule=rule,
-            alpha=alpha,
-            beta=beta,
-            gamma=gamma,
-            lookup=lookup,
-            reach=reach,
-        )
+        self._set(num_buckets=num_buckets, max_distance=max_distance, bidirectional=bidirectional, rule=rule)
+        self._set(alpha=alpha, beta=beta, gamma=gamma, lookup=lookup, reach=reach)
 
     @property
     def num_labels(self) -> int:
@@ -168,21 +159,15 @@ def _t5_lookup(num_buckets: int, max_distance: int, bidirectional: bool) -> tupl
     most = check.MOST_LABELS
     check.integer("num_buckets", num_buckets, minimum=4 if bidirectional else 2, maximum=most)
     side = num_buckets // 2 if bidirectional else num_buckets
-    check.integer("max_distance", max_distance, minimum=side // 2 + 1, maximum=most)
-    buckets = _t5_buckets(side, max_distance)
+    exact = side // 2
+    check.integer("max_distance", max_distance, minimum=exact + 1, maximum=most)
+    # In float32 like the published code, so that a distance on a bucket's edge has the bucket that checkpoints expect.
+    distance = torch.arange(exact, max_distance + 1, dtype=torch.float32, device="cpu")
+    steps = torch.log(distance / exact) / math.log(max_distance / exact) * (side - exact)
+    spaced = (exact + steps.to(torch.int64)).clamp(max=side - 1)
+    buckets = _without_tail([*range(exact), *spaced.tolist()])
     after = [bucket + side for bucket in buckets[1:]] if bidirectional else []
     return (*reversed(buckets), *after), len(buckets) - 1
-
-
-def _t5_buckets(count: int, max_distance: int) -> list[int]:
-    """The bucket of distances 0, 1, ... of one side, up to the first distance in the last bucket."""
-    # In float32 like the published code, so that a distance on a bucket's edge has the bucket that checkpoints expect.
-    exact = count // 2
-    distance = torch.arange(exact, max_distance + 1, dtype=torch.float32, device="cpu")
-    steps = torch.log(distance / exact) / math.log(max_distance / exact) * (count - exact)
-    spaced = (exact + steps.to(torch.int64)).clamp(max=count - 1)
-    buckets = [*range(exact), *spaced.tolist()]
-    return buckets[: buckets.index(count - 1) + 1]
 
 
 def _deberta_lookup(num_buckets: int, max_distance: int) -> tuple[tuple[int, ...], int]:
@@ -204,20 +189,15 @@ def _deberta_lookup(num_buckets: int, max_distance: int) -> tuple[tuple[int, ...
 
 def _irpe_lookup(alpha: float, beta: float, gamma: float) -> tuple[tuple[int, ...], int]:
     """IRPE's bucket of each distance j - i, and minus the first distance."""
-    buckets = piecewise_buckets(alpha, beta, gamma)
-    return _shortest_lookup(int(beta) - buckets, int(beta) + buckets)
-
-
-def piecewise_buckets(alpha: float, beta: float, gamma: float) -> Tensor:
-    """IRPE's bucket, from 0 to ``int(beta)``, of the distances 0, 1, ... up to one beyond which it stays the same."""
     # The formula reaches beta at gamma; one step more leaves room for what float32 rounds.
     distance = torch.arange(max(math.ceil(gamma), math.ceil(alpha)) + 2, dtype=torch.float32, device="cpu")
     steps = torch.log(distance.clamp(min=1) / alpha) / math.log(gamma / alpha) * (beta - alpha)
     spaced = (alpha + steps).round().clamp(max=beta)
-    return torch.where(distance <= alpha, distance, spaced).to(torch.int64)
+    buckets = torch.where(distance <= alpha, distance, spaced).to(torch.int64)
+    return _shortest_lookup(int(beta) - buckets, int(beta) + buckets)
 
 
-def checked_coefficients(alpha: float | None, beta: float | None, gamma: float | None) -> tuple[float, float, float]:
+def _checked_coefficients(alpha: float | None, beta: float | None, gamma: float | None) -> tuple[float, float, float]:
     """IRPE's coefficients as floats, the published ones where None; raise an error unless they are in order."""
     alpha = check.finite("alpha", ALPHA if alpha is None else alpha)
     beta = check.finite("beta", BETA if beta is None else beta)
@@ -243,8 +223,5 @@ def _shortest_lookup(after: Tensor, before: Tensor) -> tuple[tuple[int, ...], in
 
 
 def _without_tail(ids: list[int]) -> list[int]:
-    """The ids up to the first of the equal ones at the end."""
-    last = len(ids) - 1
-    while last > 0 and ids[last - 1] == ids[-1]:
-        last -= 1
-    return ids[: last + 1]
+    """The ids, which never come back to one that they left, up to the first of the equal ones at the end."""
+    return ids[: ids.index(ids[-1]) + 1]

@@ -12,14 +12,19 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_only_graph
 from relgraph.labelers.base import Clip, as_clip, two_clips, why_all_labeled
-from relgraph.labelers.sequence.positions import checked_positions, distances, labels_by_distance
-from relgraph.labelers.sequence.rows import ByDifference, mirrored_ids
+from relgraph.labelers.sequence.difference import (
+    ByDifference,
+    checked_positions,
+    distances,
+    labels_by_distance,
+    mirrored_ids,
+)
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels
 from relgraph.labels.memory import Memory
 
 _made = Memory()
 """The labels of some lengths, so that all layers and steps share them and their plan. They hold no tensors."""
-_KEPT_TYPES = {int, type(None)}
+_REMEMBERED_TYPES = {int, type(None)}
 
 
 class DistanceLabeler(ByDifference):
@@ -97,7 +102,7 @@ class DistanceLabeler(ByDifference):
             graph = check_only_graph(q_len, k_len=k_len, q_offset=q_offset, ptr=ptr, q_ptr=q_ptr)
             q_len, ptr = graph.num_nodes, graph.ptr
         numbers = q_len, k_len, q_offset
-        if not _KEPT_TYPES.issuperset(map(type, numbers)) or ptr is not None or q_ptr is not None:
+        if not _REMEMBERED_TYPES.issuperset(map(type, numbers)) or ptr is not None or q_ptr is not None:
             return self._labels(*numbers, ptr, q_ptr)
         if torch.compiler.is_compiling():
             return self._labels(*numbers)

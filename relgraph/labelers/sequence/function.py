@@ -13,8 +13,8 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
 from relgraph.graphs import Graph, check_only_graph
+from relgraph.labelers.all_pairs import bool_as_ids, label_pairs
 from relgraph.labelers.base import Labeler
-from relgraph.labelers.written import bool_as_ids, label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 from relgraph.labels.base import smallest_dtype
 from relgraph.labels.distance import check_offset
@@ -64,7 +64,11 @@ class FromFunction(Labeler):
         if not callable(fn):
             raise TypeError(f"fn must be callable, got {type(fn).__name__}")
         check.length("num_labels", num_labels, most=check.MOST_LABELS)
-        named = _numbers(num_labels) if names is None else _checked_names(names)
+        named = _numbers(num_labels)
+        if names is not None:
+            named = () if isinstance(names, str) else check.items("names", names, "strings, one per label")
+            if isinstance(names, str) or not all(isinstance(name, str) for name in named):
+                raise TypeError(f"names must be strings, one per label, got {shown(names)}")
         if len(named) != num_labels or len(set(named)) != num_labels:
             raise ValueError(f"names must hold num_labels = {num_labels} different names, got {cut(str(list(named)))}")
         self._set(fn=fn, _num_labels=num_labels, _names=named)
@@ -98,7 +102,11 @@ class FromFunction(Labeler):
                 not 2, or ids out of range.
         """
         if isinstance(q_len, Graph):
-            return self._of_graph(check_only_graph(q_len, k_len=k_len, q_offset=q_offset))
+            graph = check_only_graph(q_len, k_len=k_len, q_offset=q_offset)
+            query, key = graph.pairs()
+            start = graph.borders()[graph.graph_of()[query]]
+            ids = self._ids(query - start, key - start, (0, 1))
+            return label_pairs(graph, _expanded(ids, tuple(query.shape)), self.num_labels)
         check.length("q_len", q_len)
         k_len = q_len if k_len is None else check.length("k_len", k_len)
         check_offset(q_offset)
@@ -126,12 +134,6 @@ class FromFunction(Labeler):
         ids = _expanded(self._ids(i, j, (0, 1, 2, 3)), (*i.shape[:-1], j.shape[-1]))
         return ids.to(smallest_dtype(self.num_labels))
 
-    def _of_graph(self, graph: Graph) -> DenseLabels | BlockLabels:
-        query, key = graph.pairs()
-        start = graph.borders()[graph.graph_of()[query]]
-        ids = self._ids(query - start, key - start, (0, 1))
-        return label_pairs(graph, _expanded(ids, tuple(query.shape)), self.num_labels)
-
     def _ids(self, i: Tensor, j: Tensor, dims: tuple[int, ...]) -> Tensor:
         name = "the ids that fn returns"
         ids = check.integer_tensor(name, bool_as_ids(name, self.fn(i, j), self.num_labels), dim=dims)
@@ -156,13 +158,6 @@ class FromFunction(Labeler):
         fn = getattr(self.fn, "__qualname__", None) or repr(self.fn)
         names = "" if self.names == _numbers(self.num_labels) else f", names={self.names!r}"
         return f"FromFunction({fn}, {self.num_labels}{names})"
-
-
-def _checked_names(names: Any) -> tuple[str, ...]:
-    named = () if isinstance(names, str) else check.items("names", names, "strings, one per label")
-    if isinstance(names, str) or not all(isinstance(name, str) for name in named):
-        raise TypeError(f"names must be strings, one per label, got {shown(names)}")
-    return named
 
 
 def _numbers(count: int) -> tuple[str, ...]:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import Clip, as_clip, two_clips, unusual, why_all_labeled
-from relgraph.labelers.sequence.positions import checked_positions, distances
-from relgraph.labelers.sequence.rows import ByDifference
+from relgraph.labelers.base import Clip, as_clip, two_clips, why_all_labeled
+from relgraph.labelers.sequence.difference import ByDifference, checked_positions, distances
 from relgraph.labels import DenseLabels
 from relgraph.labels.base import smallest_dtype
 
@@ -59,12 +58,13 @@ class GridLabeler(ByDifference):
         check.written("width", check.length("width", width), width)
         count = height * width + self.extra_tokens
         check.written("height and width", count, count)
-        rows, columns = _differences(height), _differences(width)
+        down, right = torch.arange(height), torch.arange(width)
+        rows, columns = (torch.arange(1 - max(length, 1), max(length, 1)) for length in (height, width))
         self._check_within("height and width", rows, columns)
         by_distance = self._cell_ids(rows[:, None], columns[None]).to(smallest_dtype(self.num_labels))
         # Looking up columns first and then whole blocks of them needs far fewer look-ups than pair by pair.
-        blocks = by_distance[:, _distances_along(width) + width - 1]  # [2 · height - 1, width, width]
-        cells = blocks.index_select(0, (_distances_along(height) + height - 1).flatten())
+        blocks = by_distance[:, right - right[:, None] + width - 1]  # [2 · height - 1, width, width]
+        cells = blocks.index_select(0, (down - down[:, None] + height - 1).flatten())
         cells = cells.view(height, height, width, width).transpose(1, 2)
         return self._labels(cells.reshape(1, height * width, height * width))
 
@@ -210,10 +210,6 @@ class Grid(GridLabeler):
                     f"{names} must be at most {clip} {axis} apart for {self!r}, which shares no label, got {farthest}"
                 )
 
-    def __repr__(self) -> str:
-        options = unusual(self, extra_tokens=0, beyond="clip")
-        return f"Grid({self.clip}{options})"
-
 
 @dataclass(frozen=True, repr=False)
 class _GridAxis(GridLabeler):
@@ -305,15 +301,3 @@ def clipped_ids(rows: Tensor, columns: Tensor, most_rows: int, most_columns: int
     """Clipped distances along both axes, each shifted to begin at 0, as one id."""
     columns = columns.clamp(-most_columns, most_columns) + most_columns
     return (rows.clamp(-most_rows, most_rows) + most_rows) * (2 * most_columns + 1) + columns
-
-
-def _differences(length: int) -> Tensor:
-    """Every difference of two positions along one axis, in order; 0 if there is no position."""
-    most = max(length, 1)
-    return torch.arange(1 - most, most)
-
-
-def _distances_along(length: int) -> Tensor:
-    """Key minus query along one axis, ``[length, length]``."""
-    at = torch.arange(length)
-    return at - at[:, None]

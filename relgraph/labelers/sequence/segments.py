@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.labelers.base import Labeler
+from relgraph.labelers.sequence.difference import check_batches
 from relgraph.labels import UNLABELED, DenseLabels
 
 
@@ -71,10 +72,7 @@ class Segments(Labeler):
         """
         query = self._checked("segments", segments)
         key = query if k_segments is None else self._checked("k_segments", k_segments)
-        check.same_device(segments=query, k_segments=key)
-        if query.shape[0] != key.shape[0] and not check.among(1, query.shape[0], key.shape[0]):
-            raise ValueError(f"k_segments must have {query.shape[0]} batch rows like segments, got {key.shape[0]}")
-        check.written("segments and k_segments", max(query.shape[0], key.shape[0]), query.shape[1], key.shape[1])
+        check_batches(segments=query, k_segments=key)
         query, key = query[:, :, None], key[:, None, :]
         ids = query * self.num_segments + key
         return DenseLabels(ids.masked_fill((query < 0) | (key < 0), UNLABELED), self.num_labels)

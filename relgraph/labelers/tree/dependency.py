@@ -15,7 +15,7 @@ UD_RELATIONS = (
 """The 37 universal relations of Universal Dependencies, version 2, in alphabetical order."""
 
 
-def dependency_relations(
+def dependency_relations(  # noqa: D417
     relations: int | Sequence[str] = UD_RELATIONS,
     *,
     self_loop: bool = False,
@@ -32,9 +32,7 @@ def dependency_relations(
 
     Args:
         relations: the names of the relations in the order of their numbers, or how many there are.
-        self_loop: as in :class:`~relgraph.EdgeType`.
-        attend: as in :class:`~relgraph.EdgeType`, but all pairs attend unless you say otherwise.
-        default: as in :class:`~relgraph.EdgeType`.
+        self_loop: this and all further arguments as in :class:`~relgraph.EdgeType`, but all pairs attend by default.
 
     Returns:
         A labeler of edges. Ids count the relations in their order, then their inverses, then ``self`` and ``none``.

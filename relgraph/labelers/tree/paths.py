@@ -10,10 +10,10 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph
+from relgraph.labelers.all_pairs import label_pairs
 from relgraph.labelers.graph.edge_type import edge_types
 from relgraph.labelers.graph.paths import GraphPaths, PathLabels, unique_paths, with_columns
 from relgraph.labelers.tree.walk import TreeWalk, walk_tree
-from relgraph.labelers.written import label_pairs
 
 LONGER = ("first", "one")
 

@@ -11,9 +11,9 @@ import torch
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
+from relgraph.labelers.all_pairs import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labelers.base import Clip, as_clip, two_clips, unusual, why_default_labels
 from relgraph.labelers.tree.walk import walk_tree
-from relgraph.labelers.written import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labels import BlockLabels, DenseLabels
 
 KINDS = ("self", "parent", "child", "sibling", "ancestor", "descendant")
@@ -146,6 +146,3 @@ class UpDown(AllPairsLabeler):
         most_up, most_down = two_clips(self.clip)
         ids = up.clamp(max=most_up) * (most_down + 1) + down.clamp(max=most_down)
         return label_pairs(graph, torch.where(up < 0, self.num_labels - 1, ids), self.num_labels)
-
-    def __repr__(self) -> str:
-        return f"UpDown({self.clip}{unusual(self, forest=False)})"

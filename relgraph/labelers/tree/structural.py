@@ -11,9 +11,9 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph
-from relgraph.labelers.base import unusual, why_default_labels
+from relgraph.labelers.all_pairs import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
+from relgraph.labelers.base import why_default_labels
 from relgraph.labelers.tree.walk import TreeWalk, walk_tree
-from relgraph.labelers.written import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 
@@ -52,10 +52,6 @@ class TreeDistance(AllPairsLabeler):
     @abstractmethod
     def _distance(self, tree: TreeWalk, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """The distance of each pair, and which pairs have one."""
-
-    @final
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.clip}{unusual(self, default='unlabeled', forest=False)})"
 
 
 @final
@@ -179,9 +175,6 @@ class StructuralPosition(AllPairsLabeler):
         across = (tree.depth[query] + tree.depth[key]) * (key - query).sign()
         ids = _clipped(torch.where(steps.in_line, steps.down - steps.up, across), self.clip)
         return label_pairs(graph, torch.where(steps.up < 0, self.num_labels - 1, ids), self.num_labels)
-
-    def __repr__(self) -> str:
-        return f"StructuralPosition({self.clip}{unusual(self, forest=False)})"
 
 
 def _distances(clip: int) -> tuple[str, ...]:

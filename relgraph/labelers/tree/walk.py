@@ -28,19 +28,17 @@ class TreeWalk:
     Nodes are also numbered in preorder, in which every subtree is a contiguous run. The lowest common ancestor of two
     nodes is one step above the shallowest node after the first and up to the second of them. Minima over runs of 1, 2,
     4, ... nodes find that in two look-ups (Bender and Farach-Colton 2000). Between nodes of two trees there is a root,
-    at depth 0, which gives -1.
-
-    Attributes:
-        parents: the parent of every node, ``[N]``, -1 for a root; checked by :meth:`Graph.parents`.
-        depth: steps from the root, ``[N]``.
-        rank: how many siblings come before, in the order of nodes, ``[N]``.
+    at depth 0, which gives -1. ``parents``, ``depth`` and ``rank``, the number of earlier siblings, are ``[N]``.
     """
 
     def __init__(self, parents: Tensor) -> None:
         jumps = _jumps(parents)
         self.parents = parents
         self.depth = _sum_above(torch.ones_like(parents), jumps) - 1
-        before, self.rank = _before_siblings(parents, _sum_below(torch.ones_like(parents), jumps))
+        sizes = parents.new_ones(len(parents) + 1)  # of subtrees
+        for above in jumps:
+            sizes = sizes.index_add(0, above, sizes)
+        before, self.rank = _before_siblings(parents, sizes[:-1])
         self._preorder = _sum_above(before + 1, jumps) - 1
         self._minima = _run_minima(torch.empty_like(parents).scatter(0, self._preorder, self.depth))
         self._levels, self._by_level = (self.depth * parents.shape[0] + self._preorder).sort()
@@ -89,14 +87,6 @@ def _sum_above(values: Tensor, jumps: list[Tensor]) -> Tensor:
     values = torch.cat([values, values.new_zeros(1)])
     for above in jumps:
         values = values + values[above]
-    return values[:-1]
-
-
-def _sum_below(values: Tensor, jumps: list[Tensor]) -> Tensor:
-    """The sum over every node and its descendants."""
-    values = torch.cat([values, values.new_zeros(1)])
-    for above in jumps:
-        values = values.index_add(0, above, values)
     return values[:-1]
 
 

@@ -63,15 +63,14 @@ def train(data, run, mode, steps, rank=0, world=1, **settings):
     return begun
 
 
-def cases(mesh, data, folder, modes, dropped, parts):
-    """Run some modes, those in ``dropped`` with dropout; check refusals; and continue one run in ``parts``.
+def cases(mesh, data, folder, modes, parts):
+    """Run some modes, and heads with dropout; check a refusal; and continue one run in ``parts``.
 
     Args:
         mesh: the processes.
         data: the folder that ``prepare`` wrote.
         folder: contains ``run``, which one process started.
         modes: names of modes.
-        dropped: names of modes.
         parts: modes, and the step that each takes the run to.
     """
     warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)
@@ -82,14 +81,7 @@ def cases(mesh, data, folder, modes, dropped, parts):
 
     for mode in modes:
         yield mode, caught(lambda: learned(begin(mode)))  # noqa: B023
-    for mode in dropped:
-        yield (mode, "dropout"), caught(lambda: learned(begin(mode, {"dropout": 0.3})))  # noqa: B023
-    refused = {
-        "heads": lambda: begin("heads", {"heads": 1}),
-        "heads of ulysses": lambda: begin("context-ulysses", {"heads": 1}),
-        "positions": lambda: begin("context-ring", {"positions": "learned", "max_len": 257}, longest=257),
-    }
-    for name, call in refused.items():
-        yield ("refused", name), caught(call)
+    yield ("heads", "dropout"), caught(lambda: learned(begin("heads", {"dropout": 0.3})))
+    yield "refused", caught(lambda: begin("heads", {"heads": 1}))
     for mode, steps in parts:
         yield (mode, steps), caught(lambda: train(data, folder / "run", mode, steps, rank, world))  # noqa: B023

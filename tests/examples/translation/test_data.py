@@ -42,23 +42,6 @@ def test_a_corpus_is_tab_separated_or_in_two_files(tmp_path):
         corpus.read_corpus([_file(tmp_path, "raw.tsv.gz", b"a\tb\nc\td\nna\xefve\te\n")])
 
 
-def test_tests_are_tab_separated_or_one_source_and_one_target_file(tmp_path):
-    table = _file(tmp_path, "some.tsv", "one\teins\n")
-    packed = _file(tmp_path, "other.tsv.gz", "two\tzwei\n")
-    assert corpus.read_tests([table, packed]) == {"some": [("one", "eins")], "other": [("two", "zwei")]}
-    source, target = _file(tmp_path, "news.en", "one\ntwo\n"), _file(tmp_path, "news.de.gz", "eins\nzwei\n")
-    assert corpus.read_tests([source, target]) == {"news": [("one", "eins"), ("two", "zwei")]}
-    other = _file(tmp_path, "given.txt", "eins\nzwei\n")
-    assert list(corpus.read_tests([source, other])) == ["news.en"]
-    with pytest.raises(ValueError, match=r"news\.en, line 1: must be source, tab, target; got 'one'$"):
-        corpus.read_tests([table, source])
-    with pytest.raises(ValueError, match=r"short must have as many lines as \S*news\.en, but ends before line 2$"):
-        corpus.read_tests([source, _file(tmp_path, "short", "eins\n")])
-    (tmp_path / "more").mkdir()
-    with pytest.raises(ValueError, match=r"tests must have different names, got \['some.tsv', 'some.tsv'\]"):
-        corpus.read_tests([table, _file(tmp_path / "more", "some.tsv", "two\tzwei\n")])
-
-
 def _keys(pairs):
     return {corpus.sentence_key(source) for source, _ in pairs}
 

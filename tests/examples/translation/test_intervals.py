@@ -13,14 +13,14 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
-from examples.translation.report.intervals import (
+from examples.translation.report.bootstrap import (
     bootstrapped,
     corpus_bleu,
-    over_seeds,
     resampled_bleu,
     sentence_statistics,
     shift,
 )
+from examples.translation.report.figures import over_seeds
 
 WORDS = ["the", "a", "cat", "dog", "sees", "likes", "red", "blue", "old", "house", ",", ".", "!"]
 

@@ -1,4 +1,4 @@
-"""The report of a sweep: its figures are those of the logs, and it can be written again from its own results."""
+"""The report of a sweep: its figures follow from the logs, and its own results give it again."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from scipy import stats
 
 from examples.translation import cli, report
 from examples.translation.model import Translator
-from examples.translation.report.intervals import corpus_bleu, sentence_statistics
+from examples.translation.report.bootstrap import corpus_bleu, sentence_statistics
 from examples.translation.settings import ModelSettings, TrainingSettings
 from examples.translation.sweep import DISTANCES, SHAPES, _checkpoints, models
 from tests.examples.translation.cases import ROOT, TINY
@@ -77,29 +77,33 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(runs):
-    """Page and image folder of the whole sweep, without its pictures."""
-    page, images = runs.parent / "docs" / "page.md", runs.parent / "docs" / "images" / "sweep"
+    """The folder of the report on the whole sweep, without pictures."""
+    return report_on(runs, runs.parent / "report")
+
+
+def report_on(runs, out, *more):
+    """Write a report without pictures and return its folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "save_picture", lambda *_: None)
-        report.write_report(runs, page, images)
-    return page, images
+        assert cli.main(["report", str(runs), "--out", str(out), *map(str, more)]) == 0
+    return out
 
 
-def test_the_published_page_follows_from_its_results(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "save_picture", lambda *_: None)
-    results, page = ROOT / "docs" / "images" / "translation" / "results.json", tmp_path / "paper.md"
-    report.write_report(results, page, tmp_path / "images" / "translation")
-    assert page.read_text() == (ROOT / "docs" / "paper.md").read_text()
+def _tables(path):
+    return re.findall(r"(?:^\|.*\|\n)+", path.read_text(), re.MULTILINE)
 
 
-def _rows(page, section):
-    """The cells of the tables of a section, by the first cell of their row; a later table's after an earlier's."""
-    text = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    found = {}
-    for line in re.findall(r"^\| (.*) \|$", text, re.MULTILINE):
-        first, *cells = line.split(" | ")
-        found.setdefault(first, []).extend(cells)
-    return found
+def test_the_published_tables_follow_from_their_results(tmp_path):
+    docs = ROOT / "docs"
+    report_on(docs / "images" / "translation" / "results.json", tmp_path)
+    assert _tables(tmp_path / "tables.md") == _tables(docs / "paper.md")
+
+
+def _rows(folder, section):
+    """The cells of the table of a section, by the first cell of their row."""
+    text = (folder / "tables.md").read_text().split(f"## {section}\n")[1].split("\n## ")[0]
+    lines = [line.split(" | ") for line in re.findall(r"^\| (.*) \|$", text, re.MULTILINE)]
+    return {first: cells for first, *cells in lines}
 
 
 def _shown(values, form="{:.2f}"):
@@ -107,37 +111,46 @@ def _shown(values, form="{:.2f}"):
 
 
 def test_figures_are_means_and_sample_deviations_of_the_seeds(written):
-    page, place = written[0].read_text(), list(VARIANTS).index("relative-16")
+    place = list(VARIANTS).index("relative-16")
     bleus = [bleu_of(place, seed) for seed in range(3)]
     chrf, perplexity = [bleu + 20 for bleu in bleus], [math.exp(2 - 0.05 * place + 0.01 * seed) for seed in range(3)]
     assert _shown(bleus) == "24.45 ± 0.51"
-    compared = _rows(page, "Positions")
+    compared = _rows(written, "Positions")
     names = ["none", "sinusoidal", "learned", "relative, k = 16", "both, k = 16"]
-    assert list(compared) == ["positions", "---", *names, "shape", "base", "big"]
+    assert list(compared) == ["positions", "---", *names]
     shown = [_shown(bleus), _shown(chrf), _shown(perplexity), "1,201 ± 1", "1,234,567", "3"]
     assert compared["relative, k = 16"] == shown
-    assert "Left out" not in page, "the sweep trains every row"
-    distances = _rows(page, "Clipping distance")
+    distances = _rows(written, "Clipping distance")
     assert list(distances) == ["k", "---", *("8 (ours)" if k == 8 else str(k) for k in DISTANCES)]
     assert distances["16"] == [shown[0], shown[2], "3"]
-    longer = _rows(page, "Sentences longer than any in training")
-    assert longer["none"][6] == _shown([bleu_of(0, seed) - 2 for seed in range(3)])
-    assert longer["none"][4] == longer["none"][9] == "3"
-    bold = {(name, column) for name, cells in longer.items() for column, cell in enumerate(cells) if "**" in cell}
-    assert bold == {("both, k = 16", column) for column in (0, 1, 2, 3, 5, 6, 7, 8)}
+    assert _rows(written, "Models shaped like base and big").keys() == {"shape", "---", "base", "big"}
+    longer = {measure: _rows(written, f"Longer sentences: {measure}") for measure in ("perplexity", "BLEU")}
+    assert longer["BLEU"]["none"][1] == _shown([bleu_of(0, seed) - 2 for seed in range(3)])
+    for rows in longer.values():
+        assert {name for name, cells in rows.items() for cell in cells if "**" in cell} == {"both, k = 16"}
+        assert all("**" in cell for cell in rows["both, k = 16"][:4])
+    late = _rows(written, "Change of the validation loss in the last fifth of training")
+    assert late["none"] == ["**−1.000** [−1.000, −1.000]", "3"]
+    changes = _rows(written, "Perplexity of the longest sentences by clipping distance")
+    assert changes["0"][1] == ""
+    fall = mean(math.exp(2.9 + 0.01 * seed) * (math.exp(-0.15) - math.exp(-0.2)) for seed in range(3))
+    assert changes["1"][1].startswith(f"**−{fall:.2f}**")
 
 
 def test_differences_have_the_t_intervals_of_the_seeds(written):
-    page, places = written[0].read_text(), [list(VARIANTS).index(name) for name in ("both-16", "relative-16")]
+    text, places = (
+        (written / "tables.md").read_text(),
+        [list(VARIANTS).index(name) for name in ("both-16", "relative-16")],
+    )
     differences = [bleu_of(places[0], seed) - bleu_of(places[1], seed) for seed in range(3)]
     half = stats.t.ppf(0.975, 2) * stdev(differences) / math.sqrt(3)
     gain = mean(differences)
     shown = f"**+{gain:.2f}** [+{gain - half:.2f}, +{gain + half:.2f}] †"
     wanted = f"| both, k = 16 | relative, k = 16 | trained lengths | 3 | {shown} | < 0.001 | "
-    (line,) = (line for line in page.splitlines() if line.startswith(wanted))
+    (line,) = (line for line in text.splitlines() if line.startswith(wanted))
     assert half > 0.01
     assert line.endswith("| better |")
-    assert "| big: relative, k = 8 | sinusoidal | trained lengths | 3 | **+2.0" in page
+    assert "| big: relative, k = 8 | sinusoidal | trained lengths | 3 | **+2.0" in text
 
 
 def test_a_shape_keeps_checkpoints_a_hundredth_of_the_training_apart():
@@ -148,26 +161,6 @@ def test_a_shape_keeps_checkpoints_a_hundredth_of_the_training_apart():
     assert _checkpoints(big, ["--steps=2500"]) == (["--save-every", "25", "--keep", "20"], ["--last", "20"])
     assert _checkpoints(big, ["--steps", "6", "--warm-up", "2"])[1] == ["--last", "6"]
     assert _checkpoints(big, [])[0] == ["--save-every", "1000", "--keep", "20"]
-
-
-class TestEarlierRuns:
-    """Runs of an earlier record, and of another time, beside those of a folder."""
-
-    def test_those_of_the_folder_replace_them_and_the_others_stay(self, written, tmp_path):
-        write_run(tmp_path / "runs", "sinusoidal", 1, bleu=50.0)
-        write_run(tmp_path / "runs", "sinusoidal", 3, bleu=60.0)
-        earlier = written[1] / "results.json"
-        report.write_report([tmp_path / "runs", earlier], tmp_path / "page.md", tmp_path / "images")
-        compared = _rows((tmp_path / "page.md").read_text(), "Positions")
-        bleus = [bleu_of(1, 0), 50.0, bleu_of(1, 2), 60.0]
-        assert (compared["sinusoidal"][0], compared["sinusoidal"][-1]) == (_shown(bleus), "4")
-        assert compared["none"] == _rows(written[0].read_text(), "Positions")["none"]
-        page = (tmp_path / "page.md").read_text()
-        assert "runs/pairs --seeds 4 \\\n    --only sinusoidal \\\n" in page
-        assert "We trained each model with 3 to 4 seeds" in page
-        # of seed 3, which only one of both rows has, the difference knows nothing
-        gain = mean([bleu_of(2, 0) - bleus[0], bleu_of(2, 1) - bleus[1], bleu_of(2, 2) - bleus[2]])
-        assert f"| relative, k = 16 | sinusoidal | trained lengths | 3 | −{-gain:.2f} [" in page
 
 
 class TestBootstrap:
@@ -195,31 +188,27 @@ class TestBootstrap:
         (tmp_path / "data" / "test.tsv").write_text("".join(f"x\t{line}\n" for line in self.REFERENCES))
         return tmp_path
 
-    def test_it_is_stored_shown_and_kept_as_long_as_it_is_of_these_runs(self, folder):
-        images, page = folder / "images", folder / "page.md"
-        report.write_report(folder / "runs", page, images, data=folder / "data")
-        (found,) = json.loads((images / "results.json").read_text())["bootstrap"]
+    def test_it_is_stored_and_shown(self, folder):
+        out = report_on(folder / "runs", folder / "out", "--data", folder / "data")
+        (found,) = json.loads((out / "results.json").read_text())["bootstrap"]
         assert (found["one"], found["other"], found["test"]) == ("relative, k = 16", "sinusoidal", "test")
         assert found["value"] == pytest.approx(mean(self.bleus[2:]) - mean(self.bleus[:2]))
         assert (found["seeds"], found["kept"]) == (2, [2, 2])
         assert 0 < found["low"] < found["value"] < found["high"]
         shown = f"**+{found['value']:.2f}** [+{found['low']:.2f}, +{found['high']:.2f}] |"
-        assert shown in page.read_text()
-        assert "paired bootstrap" in page.read_text()
-        before = page.read_text()
-        report.write_report(images / "results.json", page, images)
-        assert page.read_text() == before
-        write_run(folder / "more", "sinusoidal", 1, bleu=1.0)
-        run = folder / "more" / "sinusoidal-seed1"
-        results = json.loads((run / "results.json").read_text())
-        (run / "results.json").write_text(json.dumps({**results, "tests": {"test": results["tests"]["test"]}}))
-        report.write_report([folder / "more", images / "results.json"], page, images)
-        assert "paired bootstrap" not in page.read_text()
-        assert json.loads((images / "results.json").read_text())["bootstrap"] == []
+        assert shown in (out / "tables.md").read_text()
+        again = report_on(out / "results.json", folder / "again")
+        assert (again / "tables.md").read_text() == (out / "tables.md").read_text()
+
+    def test_references_of_other_tests_are_refused(self, folder, capsys):
+        (folder / "data" / "test.tsv").write_text("x\tyes\n" * 20)
+        arguments = ["report", folder / "runs", "--out", folder / "out", "--data", folder / "data"]
+        assert cli.main(list(map(str, arguments))) == 2
+        assert "test.tsv must be what relative-16-seed0 was measured on, with BLEU" in capsys.readouterr().err
 
 
 def test_results_hold_curves_speeds_and_norms_of_the_tables(runs, written):
-    record = json.loads((written[1] / "results.json").read_text())
+    record = json.loads((written / "results.json").read_text())
     entry = next(entry for entry in record["runs"] if entry["name"] == "relative-16-seed1")
     nll = 2 - 0.05 * list(VARIANTS).index("relative-16") + 0.01
     assert entry["valid"] == [[100, nll + 2], [200, nll + 1], [300, nll]]
@@ -232,15 +221,18 @@ def test_results_hold_curves_speeds_and_norms_of_the_tables(runs, written):
     assert record["similarity"]["key"][3][20] == pytest.approx(cosine, abs=1e-3)
 
 
-def test_the_command_leaves_out_what_has_no_finished_run(tmp_path, capsys):
+def test_a_part_of_a_sweep_is_reported_with_pictures(tmp_path, capsys):
     write_run(tmp_path / "runs", "sinusoidal")
     write_run(tmp_path / "runs", "relative-4")
     (tmp_path / "runs" / "none-seed3").mkdir()
-    out = tmp_path / "page.md"
-    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(out), "--images", str(tmp_path / "images")]) == 0
+    arguments = ["report", str(tmp_path / "runs"), "--out", str(tmp_path)]
+    assert cli.main(arguments) == 0
     assert capsys.readouterr().err == f"unfinished: {tmp_path / 'runs' / 'none-seed3'}\n"
-    page = out.read_text()
-    assert _rows(page, "Positions").keys() == {"positions", "---", "sinusoidal"}
-    assert "Left out because no run has finished: none; learned; relative, k = 16; both, k = 16." in page
-    assert "| relative, k = 4 | sinusoidal | 18–24 words | 1 | +0.00 (one seed) |" in page
-    assert {path.name for path in (tmp_path / "images").glob("*.png")} == {"curves.png", "lengths.png"}
+    assert _rows(tmp_path, "Positions").keys() == {"positions", "---", "sinusoidal"}
+    shown = "| relative, k = 4 | sinusoidal | 18–24 words | 1 | +0.00 (one seed) |"
+    assert shown in (tmp_path / "tables.md").read_text()
+    assert {path.name for path in tmp_path.glob("*.png")} == {"curves.png", "lengths.png"}
+    config = tmp_path / "runs" / "relative-4-seed0" / "config.json"
+    config.write_text(config.read_text().replace('"smoothing": 0.1', '"smoothing": 0.2'))
+    assert cli.main(arguments) == 2
+    assert "sinusoidal-seed0 and relative-4-seed0 differ in ['smoothing']" in capsys.readouterr().err

@@ -9,13 +9,12 @@ import sys
 import time
 
 import pytest
-import torch
 
 pytest.importorskip("sacrebleu")
 pytest.importorskip("tokenizers")
 
 from examples.translation import checkpoints, cli, files
-from tests.examples.translation.cases import ROOT, assert_same_end, build, latest, losses, metrics, options
+from tests.examples.translation.cases import ROOT, assert_same_end, latest, metrics, options
 
 KILLS = 4
 STEPS = 300
@@ -91,40 +90,6 @@ def test_killed_again_and_again_it_ends_as_if_never_killed(data, tmp_path):
     assert_same_end(run, unbroken)
     models = [path.name for path in checkpoints.saved_models(unbroken)]
     assert [path.name for path in checkpoints.saved_models(run)] == models
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-class TestTwoProcesses:
-    TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
-    def test_interrupted_and_going_on_by_heads_they_learn_what_one_does_with_as_many_batches(
-        self, data, tmp_path, capsys
-    ):
-        # Adam scales the rounding of tiny gradients up to its rate: a small rate keeps the weights comparable
-        rate = {"learning_rate": 0.1, "warm_up": 10, "dropout": 0}
-        values = {"log_every": 1, "validate_every": 5, "save_every": 10, "steps": 60, **rate}
-        two, one = tmp_path / "two", tmp_path / "one"
-        process = start(data, two, self.TWO, accumulate=2, **values)
-        wait_for_step(process, two, 7, None)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) != 0
-        step = latest(two)["position"]["step"]
-        assert 7 <= step == logged(two) < 60
-        train = ["train", str(data), "--device", "cpu"]
-        assert cli.main([*train, str(two), *options(accumulate=2, **values)]) == 2
-        wanted = f"error: {two} was started with batches_per_update=4, got 2 (processes times accumulate)"
-        assert wanted in capsys.readouterr().err
-        assert start(data, two, self.TWO, accumulate=2, parallel="heads", **values).wait(PATIENCE) == 0, printed(two)
-        assert f"continuing after step {step}," in printed(two)
-        assert cli.main([*train, str(one), *options(accumulate=4, **values)]) == 0
-        for split, name in (("train", "loss"), ("train", "nll"), ("valid", "nll")):
-            torch.testing.assert_close(losses(two, split, name), losses(one, split, name), rtol=1e-3, atol=0)
-        # Adam removes the gradient's scale from the weights, but its moments show it
-        ends = [build(data, run, accumulate=4, precision="auto", **values).optimizer for run in (two, one)]
-        moments = [{i: row["exp_avg"] for i, row in end.state_dict()["state"].items()} for end in ends]
-        assert all(torch.allclose(moments[0][i], value, rtol=1e-2, atol=1e-4) for i, value in moments[1].items())
-        assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
 
 
 @pytest.mark.slow

@@ -45,13 +45,10 @@ def test_values_that_are_no_weights(state, value, error, message):
         read({**state, NAME: value})
 
 
-def test_dtypes_that_differ(state):
+def test_dtypes_and_devices_that_differ(state):
     wanted = rf"state must have the dtype of '{AT}q_proj.weight', torch.float64, as '{NAME}', got torch.float32"
     with pytest.raises(ValueError, match=re.escape(wanted)):
         read({**state, NAME: state[NAME].float()})
-
-
-def test_devices_that_differ(state):
     with pytest.raises(ValueError, match=f"state must have the device of .*, cpu, as '{NAME}', got meta"):
         read({**state, NAME: state[NAME].to("meta")})
 
@@ -79,14 +76,8 @@ def test_everything_left_over_is_named(state):
     with pytest.raises(ValueError, match=r"no place for, got 'extra.0', .*'extra.6' and 3 more; name the tensors to"):
         read(state)
     read(state, leave_out=["extra.*"])
-
-
-def test_patterns_that_match_nothing(state):
     with pytest.raises(ValueError, match=r"leave_out must match names after prefix = .*, got 'norm.\*'; there are 'q"):
         read(state, leave_out=["norm.*"])
-
-
-def test_a_weight_that_is_left_out_is_missing(state):
     with pytest.raises(ValueError, match=f"must have a tensor named '{NAME}', got none"):
         read(state, leave_out=["k_proj.weight"])
 

@@ -35,9 +35,10 @@ def old_attention(state, x, hidden=None):
     return mapped("output_proj", joined(attend(q, k, v, *vectors, hidden=hidden)))
 
 
-@pytest.mark.parametrize("biased", [MAPS, (), ("output_proj",)], ids=len)
-@pytest.mark.parametrize("values", [False, True])
-@pytest.mark.parametrize("length", [1, 3, 6, 11])
+@pytest.mark.parametrize(
+    ("length", "values", "biased"),
+    [(1, True, MAPS), (3, False, ()), (6, True, ("output_proj",)), (11, False, MAPS)],
+)
 def test_attention(length, values, biased):
     state = random_state(shapes(values, biased))
     layer, labeler = from_fairseq2(state, clip=(LEFT, RIGHT), prefix=AT)
@@ -47,13 +48,10 @@ def test_attention(length, values, biased):
     same_with_gradients(lambda x: layer(x, labels=labeler(length)), lambda x: old_attention(state, x), x)
 
 
-def test_clip_must_fit_the_table():
+def test_clip_and_tables_must_fit():
     state = random_state(shapes())
     with pytest.raises(ValueError, match=r"clip must be that of .*rel_k_embed.weight', whose 8 rows"):
         from_fairseq2(state, clip=(LEFT, LEFT), prefix=AT)
-
-
-def test_tables_of_different_sizes_are_refused():
     state = random_state(shapes(values=True))
     name = f"{AT}sdpa.rel_v_embed.weight"
     with pytest.raises(ValueError, match=rf"must have shape \[8, 4\] as '{name}', got \[7, 4\]"):

@@ -97,22 +97,15 @@ def test_attention(length):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_encoder(before):
-    at = "transformer/body/encoder/"
+def test_encoder_and_decoder_of_a_language_model(before):
+    at = "transformer/body/decoder/"
     state = random_state(stack_shapes(at, 3, before=before))
     encoder, labeler = from_tensor2tensor(state, prefix=at)
     assert isinstance(encoder, rg.RelationEncoder)
     assert encoder.layers[2].labeler == labeler
-    same_with_gradients(encoder, lambda x: old_stack(state, at, 3, x, before=before), random_x(9))
-
-
-def test_decoder_of_a_language_model():
-    at = "transformer/body/decoder/"
-    state = random_state(stack_shapes(at, 2))
-    decoder, _ = from_tensor2tensor(state, prefix=at)
-    assert isinstance(decoder, rg.RelationEncoder)
     x = random_x(9)
-    same(decoder(x, is_causal=True), old_stack(state, at, 2, x, hidden=later(9)))
+    same_with_gradients(encoder, lambda x: old_stack(state, at, 3, x, before=before), x)
+    same(encoder(x, is_causal=True), old_stack(state, at, 3, x, hidden=later(9), before=before))
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -167,9 +160,5 @@ def test_missing_and_misshapen_tables(kind):
         from_tensor2tensor({other: tensor for other, tensor in state.items() if other != name})
     with pytest.raises(ValueError, match=f"must have .*'{name}', .*got "):
         from_tensor2tensor({**state, name: state[name].T})
-
-
-def test_even_number_of_rows():
-    shapes = attention_shapes("") | {f"{RELATIVE}_{kind}/embeddings": (6, HEAD) for kind in ("keys", "values")}
     with pytest.raises(ValueError, match="must have an odd number of rows in .*keys/embeddings', .*, got 6"):
-        from_tensor2tensor(random_state(shapes))
+        from_tensor2tensor(state | {f"{RELATIVE}_keys/embeddings": state[f"{RELATIVE}_keys/embeddings"][1:]})

@@ -50,7 +50,7 @@ def seamless(name="SeamlessM4Tv2", attention="eager", **options):
 
 @pytest.mark.parametrize("attention", IMPLEMENTATIONS)
 @pytest.mark.parametrize("kind", ["relative_key", "relative"])
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 7, 8, 40])
+@pytest.mark.parametrize("length", [1, 3, 4, 7, 40])
 def test_outputs_and_all_gradients(length, kind, attention):
     try:
         model = bert(attention=attention, position_embeddings_type=kind)
@@ -62,18 +62,14 @@ def test_outputs_and_all_gradients(length, kind, attention):
     assert not report.unpatched
 
 
-@pytest.mark.parametrize("chunk", [5, 100])
-@pytest.mark.parametrize("length", [3, 24])
-def test_seamless_v2_with_chunks(length, chunk):
+@pytest.mark.parametrize(("length", "chunk"), [(3, 100), (24, 5)])
+def test_both_versions_of_seamless(length, chunk):
+    judge.assert_parity(seamless("SeamlessM4T"), features(length))
     # the eager attention of 5.0 and later adds its bool mask of chunks to the scores as 0 and 1
     model = seamless(attention=IMPLEMENTATIONS[-1], speech_encoder_chunk_size=chunk, speech_encoder_left_chunk_num=1)
     report = judge.assert_parity(model, features(length))
     assert len(report.patched) == 2
     assert {one.why for one in report.unpatched} == {"it has no table: position_embeddings_type is None"}
-
-
-def test_seamless():
-    judge.assert_parity(seamless("SeamlessM4T"), features(24))
 
 
 def wave_model(kind="relative", name="Wav2Vec2ConformerModel", **options):
@@ -86,7 +82,7 @@ def wave_model(kind="relative", name="Wav2Vec2ConformerModel", **options):
     return judge.randomized(getattr(transformers, name)(config)).double()
 
 
-@pytest.mark.parametrize("samples", [10, 16, 90])
+@pytest.mark.parametrize("samples", [10, 90])
 def test_wav2vec2_conformer(samples):
     inputs = {"input_values": torch.randn(2, samples, dtype=torch.float64), "output_hidden_states": True}
     inputs["attention_mask"] = judge.padded(2, samples, right=samples // 3)
@@ -101,18 +97,6 @@ def ctc(**options):
     return bert("Wav2Vec2BertForCTC", ctc_zero_infinity=True, **options)
 
 
-def test_rotary_positions_and_adapters_are_left():
-    with pytest.raises(ValueError, match="it has no table: position_embeddings_type is 'rotary'"):
-        ours.patch(wave_model("rotary"))
-    report = ours.patch(bert(add_adapter=True, use_intermediate_ffn_before_adapter=False, num_adapter_layers=1))
-    assert {one.why for one in report.unpatched} == {"it has no table: position_embeddings_type is None"}
-
-
-def test_a_family_alone():
-    with pytest.raises(ValueError, match="family wav2vec2_bert is not among families"):
-        ours.patch(bert(), families=("conformer",))
-
-
 def test_no_row_for_each_pair_is_made():
     """The model looks up a row for each pair; patched, the table is used whole."""
     model = bert()
@@ -122,17 +106,6 @@ def test_no_row_for_each_pair_is_made():
         layer.self_attn.distance_embedding.register_forward_hook(lambda _, args, __: looked_up.append(args[0].shape))
     model(**features(30))
     assert not looked_up
-
-
-def test_refused():
-    model = bert(position_embeddings_type="relative")
-    ours.patch(model)
-    attention = model.encoder.layers[0].self_attn
-    x = torch.randn(1, 4, 24, dtype=torch.float64)
-    with pytest.raises(ValueError, match="relative_position_embeddings must be given to Wav2Vec2BertSelfAttention"):
-        attention(x)
-    with pytest.raises(NotImplementedError, match="head_mask must be None in a patched Wav2Vec2BertSelfAttention"):
-        attention(x, head_mask=torch.ones(3))
 
 
 def test_masks_that_are_the_same_for_all_queries_are_cut():
@@ -151,7 +124,7 @@ def test_masks_that_are_the_same_for_all_queries_are_cut():
 
 
 @pytest.mark.parametrize("patched", [False, True])
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 7, 8, 40])
+@pytest.mark.parametrize("length", [1, 3, 7, 40])
 def test_key_tables_converted_to_layers(length, patched):
     for model in (bert(), seamless()):
         encoder = getattr(model, "encoder", model)
@@ -180,8 +153,3 @@ def test_transformer_xl_converted_to_layers(length):
         assert layer.position_bias is not None
         with pytest.raises(ValueError, match="model must be given for this .*, whose tables are in its encoder"):
             ours.convert(module)
-
-
-def test_modules_without_tables_are_not_converted():
-    with pytest.raises(ValueError, match="Wav2Vec2ConformerSelfAttention: it has no table: position_embeddings_type"):
-        ours.convert(wave_model("rotary").encoder.layers[0].self_attn)

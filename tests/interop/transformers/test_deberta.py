@@ -63,7 +63,7 @@ def test_outputs_and_all_gradients(name, options):
     assert len(report.patched) == 3  # two layers and the encoder
 
 
-@pytest.mark.parametrize("length", [1, 2, 5, 6, 24, 25, 48, 49])
+@pytest.mark.parametrize("length", [1, 5, 6, 24, 25, 49])
 @pytest.mark.parametrize("name", [V2, V1])
 def test_lengths_on_both_sides_of_every_border(name, length):
     compare(tiny(name), name, inputs_of(length))
@@ -91,12 +91,11 @@ def test_one_layer_of_attention_to_the_last_digit(name):
     judge.assert_same(run(None), wanted, judge.EXACT)
 
 
-@pytest.mark.parametrize("length", [130, 600])
-def test_published_sizes(length):
+@pytest.mark.parametrize(("name", "more"), [(V2, {"position_buckets": 256}), (V1, {})])
+def test_published_sizes(name, more):
     """256 buckets up to 512 positions, and 512 positions one by one."""
     sizes = {"max_position_embeddings": 512, "max_relative_positions": -1, "num_hidden_layers": 1}
-    for name, more in ((V2, {"position_buckets": 256}), (V1, {})):
-        compare(tiny(name, **sizes, **more), name, inputs_of(length))
+    compare(tiny(name, **sizes, **more), name, inputs_of(520, batch=1))
 
 
 def test_a_mask_of_pairs():
@@ -116,35 +115,9 @@ def test_queries_of_their_own():
     judge.assert_parity(model.encoder, inputs, keep=mask)
 
 
-def test_left_as_they_are():
-    for options, reason in (
-        ({"relative_attention": False}, "it has no tables: relative_attention is False"),
-        ({"pos_att_type": []}, r"it has no tables: pos_att_type is \[\]"),
-        ({"position_buckets": 7}, "buckets that relgraph does not have: num_buckets must be a multiple of 4"),
-    ):
-        with pytest.raises(ValueError, match=f"has no attention that can be patched.*{reason}"):
-            ours.patch(tiny(V2, **options))
-    with pytest.raises(ValueError, match="talking_head mixes the scores of its heads"):
-        ours.patch(tiny(V1, talking_head=True))
-
-
-def test_refused():
-    for name in (V2, V1):
-        model = tiny(name)
-        pairs = model.deberta.encoder.get_rel_pos(torch.randn(1, 4, 24))
-        attention = model.deberta.encoder.layer[0].attention.self
-        ours.patch(model)
-        x, mask = torch.randn(1, 4, 24, dtype=torch.float64), torch.ones(1, 1, 1, 4)
-        table = model.deberta.encoder.get_rel_embedding()
-        with pytest.raises(NotImplementedError, match="relative_pos must be None in a patched Disentangled.*got Tens"):
-            attention(x, mask, relative_pos=pairs, rel_embeddings=table)
-    with pytest.raises(NotImplementedError, match="query_states must be None in a patched .* of DeBERTa v1, got Tens"):
-        attention(x, mask, query_states=x, rel_embeddings=table)
-
-
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=lambda x: x if isinstance(x, str) else ",".join(x) or "-")
-@pytest.mark.parametrize("length", [1, 5, 60])
-def test_converted_to_a_layer(name, options, length):
+def test_converted_to_a_layer(name, options):
+    length = 5 if "pos_att_type" in options else 60
     model = tiny(name, "Model", **options)
     encoder, module = model.encoder, model.encoder.layer[1].attention.self
 
@@ -159,17 +132,3 @@ def test_converted_to_a_layer(name, options, length):
     for holder in (encoder, model):
         again, _ = ours.convert(module, model=holder)
         judge.assert_same(again.state_dict(), layer.state_dict(), judge.EXACT)
-
-
-def test_what_cannot_be_converted():
-    model = tiny(kind="Model")
-    module = model.encoder.layer[0].attention.self
-    with pytest.raises(ValueError, match="model must be given for this DisentangledSelf.*, whose tables are in its e"):
-        ours.convert(module)
-    with pytest.raises(ValueError, match="got DebertaV2Encoder, which holds tables for several: convert its attentio"):
-        ours.convert(model.encoder)
-    with pytest.raises(ValueError, match="model must have the encoder .*DebertaV2Encoder.*, got DebertaV2Layer"):
-        ours.convert(module, model=model.encoder.layer[0])
-    plain = tiny(kind="Model", relative_attention=False)
-    with pytest.raises(ValueError, match="got DisentangledSelfAttention: it has no tables: relative_attention is Fal"):
-        ours.convert(plain.encoder.layer[0].attention.self, model=plain)

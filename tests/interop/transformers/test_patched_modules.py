@@ -13,36 +13,17 @@ transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import common  # noqa: E402
-from tests.interop.transformers import judge, test_conformer, test_deberta, test_layoutlm, test_swin, test_t5  # noqa: E402
+from tests.interop.transformers import judge, test_swin  # noqa: E402
+from tests.interop.transformers.test_every_family import CASES  # noqa: E402
 
 
-def t5():
-    return test_t5.tiny(), test_t5.inputs_of(20, 17)
+def made(name):
+    return (test_swin.tiny(), test_swin.image()) if name == "swin" else (CASES[name].model(), CASES[name].inputs())
 
 
-def umt5():
-    return test_t5.tiny("UMT5ForConditionalGeneration"), test_t5.inputs_of(20, 17)
-
-
-def deberta():
-    return test_deberta.tiny(), test_deberta.inputs_of(20)
-
-
-def speech():
-    return test_conformer.bert(), test_conformer.features(20)
-
-
-def layoutlm():
-    return test_layoutlm.tiny(), test_layoutlm.inputs_of(14)
-
-
-def swin():
-    return test_swin.tiny(), test_swin.image()
-
-
-@pytest.mark.parametrize("make", [t5, umt5, deberta, speech])
-def test_a_pickled_model_is_patched(make):
-    model, inputs = make()
+@pytest.mark.parametrize("name", ["t5", "umt5", "deberta v2", "conformer"])
+def test_a_pickled_model_is_patched(name):
+    model, inputs = made(name)
     ours.patch(model, impl="chunked")
     back = pickle.loads(pickle.dumps(model))
     names = {name for name, one in model.named_modules() if hasattr(one, common.IMPL)}
@@ -53,7 +34,7 @@ def test_a_pickled_model_is_patched(make):
 
 
 def test_unpatching_leaves_nothing_behind():
-    model, inputs = t5()
+    model, inputs = made("t5")
     before = [set(vars(one)) for one in model.modules()]
     ours.patch(model)
     model(**inputs)
@@ -63,13 +44,13 @@ def test_unpatching_leaves_nothing_behind():
 
 @pytest.mark.filterwarnings("ignore:The `device` argument is deprecated:FutureWarning")  # their own call
 @pytest.mark.parametrize(
-    ("make", "first"),
-    [*product((t5, umt5, speech, layoutlm), ("patched", "offloaded")), (swin, "patched")],
+    ("name", "first"),
+    [*product(("t5", "umt5", "conformer", "layoutlm"), ("patched", "offloaded")), ("swin", "patched")],
 )
-def test_tables_that_accelerate_offloads(make, first):
+def test_tables_that_accelerate_offloads(name, first):
     """Their weights are on the meta device, but while the embedding is called."""
     accelerate = pytest.importorskip("accelerate")
-    model, inputs = make()
+    model, inputs = made(name)
     mine = copy.deepcopy(model)
     cpu = torch.device("cpu")
     if first == "patched":
@@ -79,18 +60,21 @@ def test_tables_that_accelerate_offloads(make, first):
         accelerate.cpu_offload(mine, cpu)
         ours.patch(mine)
     with torch.no_grad():
-        found, wanted = (one(**inputs)[0] for one in (mine, model))
+        found, wanted = (one(**inputs) for one in (mine, model))
+    found, wanted = (x["logits" if "logits" in x else 0] for x in (found, wanted))
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of torch while it compiles
-@pytest.mark.parametrize("make", [deberta, layoutlm])
-def test_one_graph_without_breaks(make):
+@pytest.mark.parametrize("name", ["t5", "deberta v2", "layoutlm"])
+def test_one_graph_without_breaks(name):
     """Buckets are worked out when the model is patched: a graph may not wait for numbers."""
-    if make is layoutlm and common.version() < (5, 0):
+    if name == "layoutlm" and common.version() < (5, 0):
         pytest.skip("the code of transformers 4 warns there, which breaks its own graph")
-    model, inputs = make()
+    model, inputs = made(name)
+    if name == "t5":
+        inputs = {"input_ids": inputs["input_ids"], "decoder_input_ids": inputs["labels"]}
     inputs.pop("labels", None)
     ours.patch(model)
     torch.compiler.reset()
@@ -101,7 +85,7 @@ def test_one_graph_without_breaks(make):
 
 def test_hooks_of_accelerate_ask_for_no_weights(monkeypatch):
     hooks = pytest.importorskip("accelerate.hooks")
-    model, inputs = t5()
+    model, inputs = made("t5")
     ours.patch(model)
     for module in model.modules():
         if hasattr(module, common.IMPL):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import copy
-import functools
 from importlib import import_module
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 transformers = pytest.importorskip("transformers")
 
@@ -57,17 +54,6 @@ def whole_vits():
 def whole_vits_inputs():
     mask = judge.padded(2, 20, right=5)
     return {"input_ids": torch.randint(1, 20, (2, 20)), "attention_mask": mask, "output_hidden_states": True}
-
-
-class VitsWithLoss(torch.nn.Module):
-    """The text encoder of VITS with a loss: transformers does not train the whole model."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder = vits()
-
-    def forward(self, **inputs):
-        return SimpleNamespace(loss=self.encoder(**inputs).prior_means.square().mean())
 
 
 def vits_inputs(length, batch=2):
@@ -163,15 +149,15 @@ def whole_granite_inputs():
     return {"input_features": sound, "input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
-@pytest.mark.parametrize("length", [1, 2, 4, 5, 6, 9, 10, 40])
+@pytest.mark.parametrize("length", [1, 4, 5, 6, 40])
 def test_vits(length):
-    inputs = vits_inputs(length) | {"output_hidden_states": True}
+    inputs = vits_inputs(length) | {"output_hidden_states": True, "output_attentions": length == 6}
     report = judge.assert_parity(vits(), inputs, keep=inputs["attention_mask"])
     assert len(report.patched) == 2
     assert not report.unpatched
 
 
-@pytest.mark.parametrize("frames", [1, 2, 5, 6, 7, 11, 12, 40])
+@pytest.mark.parametrize("frames", [1, 2, 5, 6, 7, 40])
 def test_speecht5(frames):
     inputs = wave_inputs(waves(frames), right=0 if frames < 12 else 20) | {"labels": torch.randint(2, 20, (2, 7))}
     report = judge.assert_parity(speecht5(), inputs | {"output_hidden_states": True})
@@ -179,8 +165,7 @@ def test_speecht5(frames):
     assert {one.why for one in report.unpatched} == {"the decoder has no tables"}
 
 
-@pytest.mark.parametrize("stable", [False, True])
-@pytest.mark.parametrize("frames", [1, 4, 5, 8, 9, 19, 20, 21, 40])
+@pytest.mark.parametrize(("frames", "stable"), [(1, True), (4, False), (5, True), (19, False), (20, True), (40, False)])
 def test_wavlm(frames, stable):
     inputs = wave_inputs(waves(frames), right=0 if frames < 12 else 20) | {"output_hidden_states": True}
     report = judge.assert_parity(wavlm(do_stable_layer_norm=stable), inputs)
@@ -188,86 +173,25 @@ def test_wavlm(frames, stable):
     assert not report.unpatched
 
 
-@pytest.mark.parametrize("plus", [False, True] if FIVE else [False])
-@pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 11, 12, 13, 40])
-def test_granite_speech(length, plus):
-    model = judge.randomized(Granite(plus)).double()
+@pytest.mark.parametrize("length", [1, 5, 6, 7, 12, 13, 40])
+def test_granite_speech(length):
+    model = judge.randomized(Granite(plus=FIVE and length > 6)).double()
     inputs = {"hidden_states": torch.randn(2, length, 8, dtype=torch.float64)}
     report = judge.assert_parity(model, inputs)
     assert len(report.patched) == 2
 
 
 @pytest.mark.parametrize("name", ["vits", "granite"])
-def test_whole_models(name):
+def test_whole_models(name, tmp_path):
     model, inputs = (whole_vits(), whole_vits_inputs()) if name == "vits" else (whole_granite(), whole_granite_inputs())
     mine = copy.deepcopy(model)
     assert len(ours.patch(mine).patched) == 2
-    judge.assert_same(judge.everything(mine, inputs), judge.everything(model, inputs), judge.EXACT)
-
-
-CASES = {
-    "vits": (vits, lambda: vits_inputs(20)),
-    "speecht5": (speecht5, lambda: wave_inputs(waves(20)) | {"labels": torch.randint(2, 20, (2, 7))}),
-    "wavlm": (lambda: wavlm("WavLMForCTC"), lambda: wave_inputs(waves(30)) | {"labels": torch.randint(2, 20, (2, 7))}),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_weights_on_request(name):
-    model, inputs = (make() for make in CASES[name])
-    keep = inputs["attention_mask"] if name == "vits" else None
-    judge.assert_parity(model, inputs | {"output_attentions": True}, keep=keep)
-    assert model(**inputs, output_attentions=True)["encoder_attentions" if name == "speecht5" else "attentions"]
-
-
-@pytest.mark.parametrize("name", ["speecht5", "wavlm"])
-def test_training_and_files(name, tmp_path):
-    model, inputs = CASES[name]
-    judge.assert_same_training(model(), inputs())
-    judge.assert_saved_and_loaded(model(), inputs(), tmp_path)
-
-
-def test_training_and_files_of_vits(tmp_path):
-    judge.assert_same_training(VitsWithLoss(), vits_inputs(20))
-    judge.assert_saved_and_loaded(whole_vits(), whole_vits_inputs(), tmp_path, judge.EXACT)
-
-
-def test_training_and_files_of_granite_speech(tmp_path):
-    model, inputs = whole_granite(), whole_granite_inputs()
-    judge.assert_same_training(copy.deepcopy(model), inputs)
+    wanted = judge.everything(model, inputs)
+    judge.assert_same(judge.everything(mine, inputs), wanted, judge.EXACT)
+    if name == "vits":
+        judge.checkpoint(mine)
+        judge.assert_same(judge.everything(mine, inputs, training=True), wanted, judge.EXACT)
     judge.assert_saved_and_loaded(model, inputs, tmp_path, judge.EXACT)
-
-
-def test_gradient_checkpointing_of_vits():
-    model, inputs = whole_vits(), whole_vits_inputs()
-    ours.patch(model)
-    wanted = judge.everything(model, inputs, training=True)
-    judge.checkpoint(model)
-    assert model.text_encoder.encoder.layers[0].gradient_checkpointing
-    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
-
-
-def test_gradient_checkpointing_of_granite_speech():
-    """transformers refuses it for these models; users of the encoder can do it with torch."""
-    model, inputs = whole_granite(), whole_granite_inputs()
-    ours.patch(model)
-    wanted = judge.everything(model, inputs, training=True)
-    calls = []
-    for layer in (model.model if FIVE else model).encoder.layers:
-        layer.register_forward_pre_hook(lambda *_: calls.append(1))
-        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
-        layer.attn.register_forward_pre_hook(lambda *_: calls.append(2))
-    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
-    assert (calls.count(1), calls.count(2)) == (2, 4)  # attention once more in the backward pass
-
-
-@pytest.mark.parametrize("name", ["speecht5", "wavlm"])
-def test_gradient_checkpointing(name):
-    model, inputs = (make() for make in CASES[name])
-    ours.patch(model)
-    wanted = judge.everything(model, inputs, training=True)
-    judge.checkpoint(model)
-    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
 
 
 def test_speecht5_generates_the_same_tokens():
@@ -302,11 +226,6 @@ def test_no_bias_of_all_pairs_is_made():
     model(**wave_inputs(waves(20)))
 
 
-def test_an_encoder_without_a_window_is_left():
-    with pytest.raises(ValueError, match=r"layers\.0-1\.attention \(VitsAttention\): it has no tables: window_size"):
-        ours.patch(vits_without_window())
-
-
 def vits_without_window():
     model = vits()
     for layer in model.encoder.layers:
@@ -314,55 +233,26 @@ def vits_without_window():
     return model
 
 
-def test_refused():
-    table_of_all_pairs = torch.zeros(4, 4, 8)
-    x = torch.randn(1, 4, 24)
-    model = speecht5()
-    ours.patch(model)
-    attention = model.speecht5.encoder.wrapped_encoder.layers[0].attention
-    with pytest.raises(ValueError, match=r"position_bias must be the table \[R, D\].*got shape \[4, 4, 8\]"):
-        attention(x, position_bias=table_of_all_pairs)
-    with pytest.raises(NotImplementedError, match="key_value_states must be None.*got Tensor"):
-        attention(x, key_value_states=x)
-    model = wavlm()
-    ours.patch(model)
-    model = vits()
-    ours.patch(model)
-    with pytest.raises(NotImplementedError, match="layer_head_mask must be None in a patched VitsAttention"):
-        model.encoder.layers[0].attention(x, layer_head_mask=torch.ones(3))
-
-
-def test_float32():
-    for name, (model, inputs) in CASES.items():
-        given = {key: x.float() if x.is_floating_point() else x for key, x in inputs().items()}
-        keep = given["attention_mask"] if name == "vits" else None
-        torch.set_default_dtype(torch.float32)
-        judge.assert_parity(model().float(), given, keep=keep, allowed=1e-4)
-        torch.set_default_dtype(torch.float64)
-
-
 @pytest.mark.parametrize("patched", [False, True])
-@pytest.mark.parametrize("length", [1, 4, 5, 6, 9, 10, 40])
-def test_vits_converted_to_layers(length, patched):
+@pytest.mark.parametrize("length", [1, 5, 6, 40])
+def test_vits_and_speecht5_converted_to_layers(length, patched):
     model = vits()
     module = model.encoder.layers[0].attention
     if patched:
         ours.patch(model)
     layer, _ = judge.assert_same_layer(module, lambda x: module(x)[0], (length,))
     assert layer.tables.kinds == ("key", "value")
-
-
-@pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 8, 40])
-def test_speecht5_converted_to_layers(length):
     model = speecht5()
     encoder = model.speecht5.encoder.wrapped_encoder
-    module = encoder.layers[1].attention
+    attention = encoder.layers[1].attention
+    if patched:
+        ours.patch(model)
     judge.assert_same_layer(
-        module, lambda x: module(x, position_bias=encoder.embed_positions(x))[0], (length,), model=model
+        attention, lambda x: attention(x, position_bias=encoder.embed_positions(x))[0], (length,), model=model
     )
 
 
-@pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 11, 12, 13, 40])
+@pytest.mark.parametrize("length", [1, 5, 6, 7, 12, 40])
 def test_granite_speech_converted_to_layers(length):
     encoder = judge.randomized(Granite()).double().encoder
     module = encoder.layers[0].attn
@@ -383,18 +273,3 @@ def test_blocks_of_granite_speech():
     ids, attend = labeler(3).to_dense()
     assert ids.tolist() == [[[1, 2, -1], [0, 1, -1], [-1, -1, 1]]]
     assert attend.tolist() == [[[True, True, False], [True, True, False], [False, False, True]]]
-
-
-def test_what_cannot_be_converted():
-    model = speecht5()
-    encoder = model.speecht5.encoder.wrapped_encoder
-    with pytest.raises(ValueError, match="model must be given for this SpeechT5Attention, whose tables are in its enc"):
-        ours.convert(encoder.layers[0].attention)
-    with pytest.raises(ValueError, match="got SpeechT5RelativePositionalEncoding: it makes the table of an encoder"):
-        ours.convert(encoder.embed_positions)
-    with pytest.raises(ValueError, match="got SpeechT5Attention: the decoder has no tables"):
-        ours.convert(model.speecht5.decoder.wrapped_decoder.layers[0].self_attn, model=model)
-    with pytest.raises(ValueError, match="got WavLMAttention: each query multiplies its biases by a gate"):
-        ours.convert(wavlm().encoder.layers[0].attention)
-    with pytest.raises(ValueError, match="VitsAttention: it has no tables: window_size is not set"):
-        ours.convert(vits_without_window().encoder.layers[0].attention)

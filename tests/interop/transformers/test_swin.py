@@ -98,14 +98,6 @@ def test_compiled(name):
     torch.compiler.reset()
 
 
-def test_refused():
-    model = tiny("DonutSwin")
-    ours.patch(model)
-    module = attention_of(model)
-    with pytest.raises(ValueError, match=r"must have 9 positions, those of a window 3 × 3, got 4"):
-        module(torch.randn(1, 4, 12, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("patched", [False, True])
 @pytest.mark.parametrize("name", ["Swin", "DonutSwin", "MaskFormerSwin"])
 def test_converted_to_a_layer(name, patched):
@@ -131,11 +123,3 @@ def test_windows_that_are_not_square_converted(name):
     found = getattr(import_module(f"transformers.models.{folder}.modeling_{file}"), f"{kind}SelfAttention")
     module = judge.randomized(found(tiny("DonutSwin").config, 12, 2, (2, 4))).double()
     judge.assert_same_layer(module, lambda x: module(x)[0], (2, 4))
-
-
-@pytest.mark.parametrize("name", ["Swinv2", "Swin2SR"])
-def test_what_cannot_be_converted(name):
-    model = tiny(name)
-    module = next(x for x in model.modules() if type(x).__name__.endswith("SelfAttention"))
-    with pytest.raises(ValueError, match="SelfAttention: it compares the directions of queries and keys"):
-        ours.convert(module)

@@ -16,7 +16,7 @@ from tests.interop.transformers import judge  # noqa: E402
 FIVE = common.version() >= (5, 0)
 ALLOWED = judge.EXACT if FIVE else judge.SINGLE  # before 5.0 its softmax is in float32
 IMPLEMENTATIONS = ("eager", "sdpa") if FIVE else ("eager",)
-BORDERS = (1, 8, 9, 15, 16, 17, 127, 128, 129, 150)
+BORDERS = (1, 8, 9, 16, 127, 129, 150)
 """Lengths on both sides of the borders of buckets."""
 
 
@@ -113,16 +113,14 @@ def test_lengths_on_both_sides_of_every_border(length):
     judge.assert_parity(tiny(), inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
 
 
-@pytest.mark.parametrize("cache", [None, "static"])
-@pytest.mark.parametrize("beams", [1, 2])
-@pytest.mark.parametrize("name", ["T5", "UMT5"])
+@pytest.mark.parametrize(("name", "beams", "cache"), [("T5", 1, "static"), ("T5", 2, None), ("UMT5", 2, "static")])
 def test_generates_the_same_tokens(name, beams, cache):
     model = tiny(f"{name}ForConditionalGeneration")
     mine = copy.deepcopy(model)
     ours.patch(mine)
     inputs = inputs_of(20, 1)
     del inputs["labels"]
-    options = {"max_new_tokens": 25, "min_new_tokens": 25, "num_beams": beams, "cache_implementation": cache}
+    options = {"max_new_tokens": 15, "min_new_tokens": 15, "num_beams": beams, "cache_implementation": cache}
     options |= {"output_scores": True, "return_dict_in_generate": True}
     wanted, found = (x.generate(**inputs, **options) for x in (model, mine))
     assert torch.equal(found.sequences, wanted.sequences)
@@ -140,30 +138,6 @@ def test_weights_are_computed_on_request_only(name, monkeypatch):
     assert not model(**inputs).get("encoder_attentions")
     with pytest.raises(TypeError, match="weights are asked for"):
         model(**inputs, output_attentions=True)
-
-
-def test_refused():
-    model = tiny("T5EncoderModel")
-    ours.patch(model)
-    attention = model.encoder.block[0].layer[0].SelfAttention
-    x = torch.randn(1, 4, 24, dtype=torch.float64)
-    with pytest.raises(NotImplementedError, match="layer_head_mask must be None in a patched T5Attention, got Tensor"):
-        attention(x, layer_head_mask=torch.ones(3))
-    with pytest.raises(ValueError, match=r"position_bias must be the table \[H, R\].*got shape \[1, 3, 4, 4\]"):
-        attention(x, position_bias=torch.zeros(1, 3, 4, 4))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_one_graph_without_breaks():
-    """The buckets are worked out when the model is patched: a graph may not wait for numbers."""
-    model = tiny("T5EncoderModel")
-    ours.patch(model)
-    torch.compiler.reset()
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    ids = torch.randint(1, 50, (2, 9))
-    torch.testing.assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state)
-    torch.compiler.reset()
 
 
 class Plain(transformers.models.t5.modeling_t5.T5Attention):
@@ -200,20 +174,6 @@ def test_a_stack_is_patched_whole_or_not():
         ours.patch(encoder)
 
 
-def test_a_part_of_a_stack_is_refused():
-    model = tiny("T5EncoderModel")
-    message = r"the whole stack of layer.0.SelfAttention \(T5Attention\), .* got T5Block: patch the stack or the model"
-    with pytest.raises(ValueError, match=message):
-        ours.patch(model.encoder.block[0])
-    with pytest.raises(ValueError, match=r"the whole stack of itself \(T5Attention\)"):
-        ours.patch(attention_of(model, 1))
-    assert ours.unpatch(model) == 0
-    with pytest.raises(ValueError, match="families must have at least one of t5, deberta, .*, got none"):
-        ours.patch(model, families=())
-    umt5 = tiny("UMT5EncoderModel")
-    assert ours.patch(umt5.encoder.block[0]).patched
-
-
 @pytest.mark.skipif(FIVE, reason="transformers 5 prunes no heads")
 def test_pruned_heads():
     model = tiny()
@@ -223,8 +183,7 @@ def test_pruned_heads():
     assert {one.why for one in report.unpatched} > {"its heads were pruned"}
 
 
-@pytest.mark.parametrize("patched", [False, True])
-@pytest.mark.parametrize("length", [1, 9, 140])
+@pytest.mark.parametrize(("length", "patched"), [(1, False), (9, True), (140, False)])
 def test_converted_to_a_layer(length, patched):
     model = tiny("T5EncoderModel", d_kv=5)
     first = model.encoder.block[0].layer[0].SelfAttention
@@ -269,27 +228,3 @@ def _causal(x, module):
     """What is added to scores: nothing, or −∞ for keys after the query in a decoder."""
     length = x.shape[1] if module.is_decoder else 0
     return torch.full((x.shape[1], x.shape[1]), -torch.inf if length else 0.0, dtype=x.dtype).triu(1)[None, None]
-
-
-def test_what_cannot_be_converted():
-    model = tiny()
-    first, second = (block.layer[0].SelfAttention for block in model.encoder.block)
-    over_others = model.decoder.block[0].layer[1].EncDecAttention
-    with pytest.raises(ValueError, match="model must be given for this T5Attention, whose tables are in the first lay"):
-        ours.convert(second)
-    with pytest.raises(ValueError, match="model must have the module among its own, got T5Stack without this T5Atten"):
-        ours.convert(second, model=model.decoder)
-    with pytest.raises(ValueError, match="model must have the encoder or stack .*T5Stack.*, got T5Block"):
-        ours.convert(second, model=model.encoder.block[1])
-    with pytest.raises(ValueError, match="attention with tables, got T5Attention: attention of a decoder over the st"):
-        ours.convert(over_others, model=model)
-    with pytest.raises(ValueError, match=r"that can be converted \(.*T5Attention.*\), got Linear$"):
-        ours.convert(first.q)
-    with pytest.raises(TypeError, match="model must be a torch.nn.Module or None, got str"):
-        ours.convert(first, model="t5-small")
-    first.q = torch.nn.Sequential(first.q)
-    with pytest.raises(ValueError, match="module.q must be a torch.nn.Linear .* got .*Sequential: merge adapters"):
-        ours.convert(first)
-    first.relative_attention_bias = torch.nn.Sequential(first.relative_attention_bias)
-    with pytest.raises(ValueError, match="module.relative_attention_bias must be a torch.nn.Embedding, got .*Sequent"):
-        ours.convert(first)

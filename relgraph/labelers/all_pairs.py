@@ -10,31 +10,17 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph, check_pairs
-from relgraph.labelers.base import Labeler, why_all_labeled
+from relgraph.labelers.base import GraphLabeler, why_all_labeled
 from relgraph.labels import BlockLabels, DenseLabels
 
 DEFAULTS = ("other", "unlabeled")  # or None: what a tree labeler does with pairs that have no id
 
 
-class AllPairsLabeler(Labeler):
+class AllPairsLabeler(GraphLabeler):
     """The base class of labelers that write out an id for every pair of a graph."""
 
     @final
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of all pairs of nodes of a graph, or of each graph of a packed batch.
-
-        Args:
-            graph: a graph with the edge or node types that the labeler reads. For a tree labeler, its edges lead from
-                parent to child, as :meth:`Graph.from_parents <relgraph.Graph.from_parents>` makes them.
-
-        Returns:
-            Dense labels ``[1, N, N]`` for a single graph, block labels for a packed batch. Id r is called ``names[r]``.
-
-        Raises:
-            TypeError: ``graph`` is not a Graph.
-            ValueError: more than 2^32 pairs; node types that are missing or out of range; for a tree labeler, a node
-                with two parents, a cycle, or several roots in a graph.
-        """
         return self._labels(check_pairs(check_graph(graph)))
 
     _why_never_unlabeled = why_all_labeled

@@ -1,16 +1,19 @@
-"""Tables of other code in the order of relgraph's labels: rows by i - j into rows by j - i."""
+"""Labelers by the difference of two positions: checked positions, and tables of code that counts the other way."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.labelers.base import Labeler
+from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels
+from relgraph.labels.base import smallest_dtype
+from relgraph.labels.distance import FARTHEST
 
 KEY_QUERY, QUERY_KEY = "key-query", "query-key"
 ORDERS = (QUERY_KEY, KEY_QUERY)
@@ -78,9 +81,9 @@ class ByDifference(Labeler):
 
 
 def mirrored_ids(pairs: Iterable[tuple[int, int]], num_labels: int) -> list[int] | None:
-    """For each id, that of the mirrored distances, from (id, id of the mirrored distance) for all distances.
+    """For each id, that of the mirrored distances, from (id, id of the mirrored distance); None if there are several.
 
-    An id that no distance has stays where it is. None if an id has distances whose mirrored ones have several ids.
+    An id that no distance has stays where it is.
     """
     found: dict[int, int] = {}
     for label, mirrored in pairs:
@@ -89,3 +92,49 @@ def mirrored_ids(pairs: Iterable[tuple[int, int]], num_labels: int) -> list[int]
     if any(mirrored < 0 for mirrored in found.values()):
         return None
     return [found.get(label, label) for label in range(num_labels)]
+
+
+def checked_positions(q_positions: Any, k_positions: Any, *, axes: int) -> tuple[Tensor, Tensor]:
+    """Positions of queries and keys as int64, ``[B or 1, N]``, or ``[B or 1, N, axes]`` with more than one axis."""
+    query = _checked("q_positions", q_positions, axes)
+    key = query if k_positions is None else _checked("k_positions", k_positions, axes)
+    check_batches(q_positions=query, k_positions=key)
+    return query, key
+
+
+def check_batches(**given: Tensor) -> None:
+    """Raise unless queries and keys, ``[B or 1, N, ...]``, fit each other and all pairs can be written out."""
+    check.same_device(**given)
+    (q_name, query), (k_name, key) = given.items()
+    if query.shape[0] != key.shape[0] and not check.among(1, query.shape[0], key.shape[0]):
+        raise ValueError(f"{k_name} must have {query.shape[0]} batch rows like {q_name}, got {key.shape[0]}")
+    check.written(f"{q_name} and {k_name}", max(query.shape[0], key.shape[0]), query.shape[1], key.shape[1])
+
+
+def _checked(name: str, positions: Any, axes: int) -> Tensor:
+    extra = 0 if axes == 1 else 1
+    positions = check.integer_tensor(name, positions, dim=(1 + extra, 2 + extra))
+    if extra and positions.shape[-1] != axes:
+        raise ValueError(f"{name} must have shape [N, {axes}] or [B, N, {axes}], got {list(positions.shape)}")
+    check.unmapped(name, positions)
+    if positions.numel() and positions.device.type == "cpu" and check.can_look_at_data(positions):
+        least, most = (int(x) for x in torch.aminmax(positions))
+        if least < -FARTHEST or most > FARTHEST:
+            raise ValueError(f"{name} must lie in [-2**31, 2**31], got values from {least} to {most}")
+    positions = positions.to(torch.int64)
+    return positions if positions.dim() == 2 + extra else positions[None]
+
+
+def distances(query: Tensor, key: Tensor) -> Tensor:
+    """Key position minus query position of every pair, ``[B or 1, N_q, N_k]``."""
+    return key[:, None, :] - query[:, :, None]
+
+
+def labels_by_distance(distance: Tensor, lookup: tuple[int, ...], left: int, num_labels: int) -> DenseLabels:
+    """Labels of written-out distances ``[B or 1, N_q, N_k]``, as :class:`~relgraph.DenseLabels`."""
+    table = torch.tensor(lookup, dtype=smallest_dtype(num_labels), device=distance.device)
+    ids = table[distance.clamp(-left, len(lookup) - 1 - left) + left]
+    if NOT_ATTENDING not in lookup:
+        return DenseLabels(ids, num_labels)
+    attend = ids != NOT_ATTENDING
+    return DenseLabels(ids.clamp(min=UNLABELED), num_labels, attend=attend)

@@ -10,7 +10,7 @@ import relgraph as rg
 
 @st.composite
 def graphs(draw, most=7, edge_types=None, node_types=None):
-    """One to three graphs of 0 to ``most`` nodes."""
+    """Draw one to three graphs of 0 to ``most`` nodes."""
     return [draw(graph(draw(st.integers(0, most)), edge_types, node_types)) for _ in range(draw(st.integers(1, 3)))]
 
 
@@ -32,7 +32,7 @@ def graph(draw, count, edge_types, node_types):
 
 
 def assert_alone_as_in_batch(labeler, several):
-    """Each graph gets the labels in a batch that it gets alone, and no pair crosses."""
+    """Check that each graph of a batch has the labels that it has without the others, and that no pair crosses."""
     for whole, *alone in zip(
         labeler(rg.Graph.batch(several)).to_dense(), *(labeler(graph).to_dense() for graph in several), strict=True
     ):

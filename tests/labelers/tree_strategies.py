@@ -18,7 +18,7 @@ PACKED_FOREST = rg.Graph.batch([FOREST, EMPTY, TREE])
 
 @st.composite
 def trees(draw, forest=False, types=2, most=8):
-    """One tree (or several), its nodes numbered at random."""
+    """Draw one tree, or several, with nodes in random order."""
     count = draw(st.integers(0, most))
     parents = [draw(st.integers(-1 if forest else 0, node - 1)) if node else -1 for node in range(count)]
     place = draw(st.permutations(range(count)))
@@ -34,7 +34,7 @@ def batches(forest=False):
 
 
 def known(graph):
-    """``(up, down)`` of every pair of one graph, None for two trees; by networkx."""
+    """Return ``(up, down)`` of every pair of one graph by networkx, None for two trees."""
     made = nx.DiGraph(graph.edge_index.T.tolist())
     made.add_nodes_from(range(graph.num_nodes))
     common = dict(nx.tree_all_pairs_lowest_common_ancestor(made)) if graph.num_edges == graph.num_nodes - 1 else None
@@ -60,7 +60,7 @@ def depth(graph):
 
 
 def way_up(parents, node):
-    """The node, its parent, and so on up to the root."""
+    """List the node, its parent, and so on up to the root."""
     way = [node]
     while parents[way[-1]] >= 0:
         way.append(parents[way[-1]])
@@ -68,24 +68,8 @@ def way_up(parents, node):
 
 
 def named(labeler, graph):
-    """The name of every pair of one graph by (i, j); None without a label, False where it does not attend."""
+    """Return the name of every pair (i, j); None without a label, False where it does not attend."""
     ids, attend = (table[0].tolist() for table in labeler(graph).to_dense())
     nodes = range(graph.num_nodes)
     name = {-1: None} | dict(enumerate(labeler.names))
     return {(i, j): name[ids[i][j]] if attend[i][j] else False for i in nodes for j in nodes}
-
-
-def same_alone_and_packed(labeler, graphs):
-    """Each graph of a batch gets what it gets alone."""
-    batch = rg.Graph.batch(graphs)
-    together = labeler(batch)
-    ids, attend = together.to_dense()
-    start = 0
-    for graph in graphs:
-        here = slice(start, start + graph.num_nodes)
-        start = here.stop
-        for got, alone in zip((ids, attend), labeler(graph).to_dense(), strict=True):
-            assert torch.equal(got[:, here, here], alone)
-    home = batch.graph_of()
-    across = home[:, None] != home
-    assert not attend[:, across].any()

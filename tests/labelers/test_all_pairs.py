@@ -40,12 +40,6 @@ def test_a_graph_alone_is_dense_and_a_batch_has_blocks():
     )
 
 
-def test_truth_values_are_two_ids():
-    for graph in (ALONE, BATCH):
-        query, key = graph.pairs()
-        assert rg.labelers.label_pairs(graph, query < key, 2) == rg.labelers.label_pairs(graph, (query < key).long(), 2)
-
-
 def test_refuses_bad_input():
     query, key = ALONE.pairs()
     with pytest.raises(ValueError, match="ids may be truth values only if num_labels is 2, got num_labels = 3"):
