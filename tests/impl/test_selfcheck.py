@@ -85,11 +85,9 @@ def counted(monkeypatch, outcome=None):
         (torch.float32, 16),
     ],
 )
-def test_the_kernels_pass(dtype, size, listed, monkeypatch, request):
+def test_the_kernels_pass(dtype, size, listed, monkeypatch):
     if not CUDA:  # the interpreter is slow
         monkeypatch.setattr(selfcheck, "HEADS", 1)
-        if listed:
-            request.getfixturevalue("tiny")
     asked = selfcheck.Configuration(DEVICE, dtype, listed, size)
     found = selfcheck.make_sure(asked)
     assert found.why is None
