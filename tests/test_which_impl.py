@@ -32,10 +32,13 @@ def no_triton(monkeypatch):
     monkeypatch.setattr(limits, "HAS_TRITON", False)
 
 
+UNCOMPILED = ", and no compiled kernels are kept on this machine, or torch compiles the call"
+
+
 @pytest.mark.parametrize(
     ("impl", "reason", "options"),
     [
-        ("dense", "B · H · N_q · N_k = 32,768 is at most 32,768 scores", {"q_len": 64, "k_len": 512}),
+        ("between", "B · H · N_q · N_k = 32,768 is at most 32,768 scores" + UNCOMPILED, {"q_len": 64, "k_len": 512}),
         ("between", "B · H · N_q · N_k = 32,832 is at most 262,144 scores", {"q_len": 64, "k_len": 513}),
         ("between", "B · H · N_q · N_k = 262,144 is at most 262,144 scores", {"q_len": SIDE}),
         ("large", "B · H · N_q · N_k = 262,656 is more than 262,144 scores", {"q_len": SIDE, "k_len": SIDE + 1}),
@@ -179,7 +182,7 @@ def test_a_check_is_told_where_it_was_made(on_a_gpu):
     assert (choice.impl, choice.notes) == ("triton", ("the self-check of impl='triton' passed here, in 0.2 s",))
 
 
-def test_shapes_alone_stand_for_a_cpu(triton_there):
+def test_shapes_alone_stand_for_a_cpu(triton_there, no_kernels):
     choice = ask()
     assert (choice.impl, choice.notes) == ("dense", ())
 
@@ -220,7 +223,7 @@ def test_a_gpu_that_is_too_old(monkeypatch):
     assert (choice.impl, choice.refused["triton"]) == ("dense", f"impl='triton' {why}; use impl='chunked'")
 
 
-def test_a_gpu_without_triton_says_so_once(on_a_gpu, monkeypatch, caplog):
+def test_a_gpu_without_triton_says_so_once(on_a_gpu, no_kernels, monkeypatch, caplog):
     monkeypatch.setattr(limits, "HAS_TRITON", False)
     monkeypatch.setattr(limits, "_said", [])
     x = torch.zeros(1, 1, 4, 2)
@@ -241,7 +244,7 @@ def test_it_checks_as_the_call_does():
 
 def test_what_is_printed(no_triton, no_kernels):
     assert str(ask(q_len=3)) == (
-        "impl='dense': B · H · N_q · N_k = 9 is at most 32,768 scores\n"
+        f"impl='dense': B · H · N_q · N_k = 9 is at most 32,768 scores{UNCOMPILED}\n"
         "able too: reference, chunked\n"
         "refused: impl='edges' attends only over listed pairs and needs EdgeLabels with default=None; use impl='chunked'\n"
         "refused: impl='native' has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'\n"

@@ -185,8 +185,27 @@ def direct(kernels: str, tensors: Sequence[Tensor | None], rest: tuple[Any, ...]
             there.append(x)
             needs_gradient = needs_gradient or x.requires_grad
     if needs_gradient and torch.is_grad_enabled():
-        return Outputs(*_Direct.apply((kernels, rest, [x is not None for x in tensors]), *there))
+        return with_gradients(kernels, there, [x is not None for x in tensors], rest)
     return _KERNELS[kernels].forward(problem_of(tensors, *rest))
+
+
+def with_gradients(
+    kernels: str,
+    there: Sequence[Tensor],
+    places: Sequence[bool],
+    rest: tuple[Any, ...],
+    forward: Callable[[Sequence[Tensor]], Outputs] | None = None,
+) -> Outputs:
+    """The primitive without the op, for autograd.
+
+    Args:
+        kernels: the name of the kernels.
+        there: the tensors that are given.
+        places: which of all tensors these are.
+        rest: what :func:`problem_of` takes besides.
+        forward: the outputs from the tensors that are given; that of the kernels by default.
+    """
+    return Outputs(*_Direct.apply((kernels, rest, places, forward), *there))
 
 
 def _with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
@@ -408,9 +427,9 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, what: tuple[Any, ...], *there: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        kernels, rest, ctx.there = what
+        kernels, rest, ctx.there, forward = what
         tensors = _fill(there, ctx.there)
-        outputs = _KERNELS[kernels].forward(problem_of(tensors, *rest))
+        outputs = forward(there) if forward else _KERNELS[kernels].forward(problem_of(tensors, *rest))
         ctx.needed = _needed(rest[1], _keeps_plain(kernels, tensors))
         ctx.save_for_backward(*tensors, *_at_needed(outputs, ctx.needed))
         ctx.set_materialize_grads(False)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from relgraph.call import Answer, Call, Given
+from relgraph.impl.native import build
 from relgraph.impl.native.prepared import Prepared
 from relgraph.labels.memory import plain_code
 from relgraph.labels.naming import KINDS
@@ -26,7 +27,7 @@ def form_of(given: Given) -> tuple[Any, ...] | None:
     labels = given["labels"]
     if type(labels) not in KINDS or not plain_code() or torch.is_autocast_enabled("cpu"):
         return None
-    form: list[Any] = [torch.is_grad_enabled(), torch.get_num_threads()]
+    form: list[Any] = [torch.is_grad_enabled(), torch.get_num_threads(), id(build.loaded())]
     if given.get("is_causal", False) is not False:  # labels may give the offset of causal order, or not
         form.append(labels.offsets)
     for name, x in given.items():

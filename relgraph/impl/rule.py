@@ -32,7 +32,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
 }
 
 SMALL_SCORES, DENSE_SCORES = 1 << 15, 1 << 18
-"""Up to this many scores (B · H · N_q · N_k) one pass is as fast as compiled kernels on a CPU, and faster than blocks.
+"""Up to this many scores (B · H · N_q · N_k) a call on a CPU does not wait for a compiler, or for blocks.
 
 See docs/learn/implementations.md.
 """
@@ -72,7 +72,7 @@ RULES = {
         "there is one query row without gradients (a decoding step) on a CPU, and the compiled kernels can do the call",
     ),
     "one row": Rule("dense", "there is one query row"),
-    "small": Rule("dense", "{size}"),
+    "small": Rule("dense", "{size}, and no compiled kernels are kept on this machine, or torch compiles the call"),
     "cpu": Rule("native", "the tensors are on a CPU, and the compiled kernels can do the call"),
     "medium": Rule("dense", "{size}"),
     "large": Rule("chunked", "{size}"),
@@ -100,7 +100,7 @@ def _row_for(call: Call) -> str:
     if plan.q_len == 1:
         return "decoding" if not _any_needs_gradient(call) and _native(call) is None else "one row"
     scores = size(call)
-    if scores <= small_scores(call):
+    if scores <= SMALL_SCORES and not budget.block_bytes(call.query.device) and not _kept(call):
         return "small"
     if _native(call) is None:
         return "cpu"
@@ -112,11 +112,6 @@ def size(call: Call) -> int:
     batch, heads, _, width = call.query.shape
     a_pair = width if call.score.additive else 1
     return batch * heads * call.plan.q_len * call.plan.k_len * a_pair
-
-
-def small_scores(call: Call) -> int:
-    """Up to this many scores ``dense`` is taken although compiled kernels may be there."""
-    return dense_scores(call) if budget.block_bytes(call.query.device) else SMALL_SCORES
 
 
 def dense_scores(call: Call) -> int:
@@ -131,7 +126,8 @@ def dense_scores(call: Call) -> int:
 def size_in_words(call: Call) -> str:
     """The number of scores and whether it is within its bound, as text, which dynamo cannot format."""
     per_pair = " · D" if call.score.additive else ""
-    bound = small_scores(call) if size(call) <= small_scores(call) else dense_scores(call)
+    small = size(call) <= SMALL_SCORES and not budget.block_bytes(call.query.device)
+    bound = SMALL_SCORES if small else dense_scores(call)
     compared = "at most" if size(call) <= bound else "more than"
     return f"B · H · N_q · N_k{per_pair} = {size(call):,} is {compared} {bound:,} scores"
 
@@ -219,6 +215,11 @@ def _native(call: Call) -> str | None:
         return f"needs CPU tensors, got {call.query.device.type}; {other}"
     why = build.missing()
     return None if why is None else f"has no compiled kernels: {why}; {other}"
+
+
+def _kept(call: Call) -> bool:
+    """Whether a small call may use compiled kernels: in eager code, where no compiler is waited for."""
+    return not torch.compiler.is_compiling() and build.ready() and _native(call) is None
 
 
 def _triton_refusal(call: Call) -> str | None:

@@ -21,12 +21,13 @@ def call(batch=1, heads=1, q_len=4, k_len=4, **options):
     return Call(q, k, k, plain(q_len, k_len), (Tables(),), 1.0, **options)
 
 
-def test_small_calls_go_dense_and_large_ones_in_blocks(on_a_cpu):
-    most = SMALL_SCORES if on_a_cpu == "native" else DENSE_SCORES
-    assert choose(call(q_len=64, k_len=most // 64), None) == "dense"
-    assert choose(call(q_len=64, k_len=most // 64 + 1), None) == on_a_cpu
-    assert choose(call(batch=4, q_len=16, k_len=most // 64), None) == "dense"
-    assert choose(call(batch=4, q_len=16, k_len=most // 64 + 1), None) == on_a_cpu
+def test_small_calls_go_dense_without_kernels_and_large_ones_in_blocks(on_a_cpu, monkeypatch):
+    small, rows = "native" if on_a_cpu == "native" else "dense", DENSE_SCORES // 64
+    for sizes in ({"q_len": 64}, {"batch": 4, "q_len": 16}):
+        assert choose(call(k_len=rows, **sizes), None) == small
+        assert choose(call(k_len=rows + 1, **sizes), None) == on_a_cpu
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert choose(call(q_len=64, k_len=SMALL_SCORES // 64), None) == "dense"
 
 
 LARGE = {"q_len": 2048, "k_len": 2048}
@@ -73,6 +74,7 @@ def test_calls_that_the_kernels_cannot_take_do_not_compile_them(monkeypatch):
         raise AssertionError("the kernels were asked for")
 
     monkeypatch.setattr(build, "_known", None)
+    monkeypatch.setattr(build, "_looked_for", True)
     monkeypatch.setattr(build, "load", fail)
     large, x = call(**LARGE), torch.empty(1, 1, 2048, 2, device="meta")
     assert choose(call(), None) == "dense"

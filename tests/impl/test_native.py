@@ -12,12 +12,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
-from relgraph.impl.native import attend, build
+from relgraph.impl.native import attend, build, problem
 from relgraph.impl.native import edges as native_edges
 from relgraph.impl.native.check import check_listed, check_tensors
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
 from relgraph.plan import DistanceIds, lower
+from relgraph.plan.memory import _by_ints
 from relgraph.plan.parts import WrittenIds
 from tests.cases import F64, KINDS, answer, make, raw
 
@@ -202,16 +203,20 @@ SHAPES = {
     "by_key": ("by_key", lambda p: p.by_key[:, :1], "by_key must have shape"),
     "label_biases": ("label_biases", lambda p: torch.ones(p.columns + 1, dtype=F64), "label_biases must have shape"),
     "label_biases of heads": ("label_biases", lambda p: torch.ones(3, p.columns, dtype=F64), "must have shape"),
-    "label_biases dtype": ("label_biases", lambda p: torch.ones(p.columns), "label_biases must be"),
+    "label_biases dtype": ("label_biases", lambda p: torch.ones(p.columns - 1), "label_biases must be"),
     "label_values": ("label_values", lambda p: torch.ones(p.columns, 3, dtype=F64), "label_values must have shape"),
     "label_values of heads": ("label_values", lambda p: torch.ones(1, p.columns, 4, dtype=F64), "must have shape"),
-    "label_values dtype": ("label_values", lambda p: torch.ones(p.columns, 4), "label_values must be"),
+    "label_values dtype": ("label_values", lambda p: torch.ones(p.columns - 1, 4), "label_values must be"),
     "mask": ("mask", lambda p: torch.ones(1, 1, 8, 7, dtype=torch.bool), "mask must broadcast"),
     "mask dimensions": ("mask", lambda p: torch.ones(8, 8, dtype=torch.bool), "mask must broadcast"),
     "columns": ("columns", lambda p: p.columns + 1, "columns must be"),
     "heads": ("key", lambda p: p.key.expand(1, 3, 8, 3), "number of heads"),
     "causal": ("causal", lambda p: torch.tensor([1, 2]), "offset must have"),
-    "biases beside scores": ("label_biases", lambda p: torch.ones(p.columns, dtype=F64), "by_query must be None with"),
+    "biases beside scores": (
+        "label_biases",
+        lambda p: torch.ones(p.columns - 1, dtype=F64),
+        "by_query must be None with",
+    ),
 }
 
 
@@ -298,11 +303,19 @@ def test_windows_over_several_panels(n, window, dtype):
         torch.testing.assert_close(got, want, **loose)
 
 
-def test_no_second_derivative():
-    case = make(KINDS["distance"](5))
-    (grad,) = torch.autograd.grad(raw(case, "native")[0].sum(), case.inputs[:1], create_graph=True)
-    with pytest.raises(NotImplementedError, match="impl='native' has no second derivative"):
-        grad.sum().backward()
+@pytest.mark.parametrize("kinds", ["kvqb", "v"])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["distance packed", "sum"])
+def test_second_derivatives(kind, dropout_p, kinds):
+    """They go through plain torch, with the weights that the kernels dropped."""
+    case = make(KINDS[kind](4), kinds=kinds)
+    case.options["dropout_p"] = dropout_p
+
+    def seeded(*_):
+        torch.manual_seed(0)
+        return raw(case, "native")[0]
+
+    assert torch.autograd.gradgradcheck(seeded, case.leaves)
 
 
 SEES_NOTHING = {
@@ -315,8 +328,9 @@ SEES_NOTHING = {
 @pytest.mark.parametrize(("panel", "dtype"), [(64, torch.float32), (128, torch.bfloat16), (128, F64)])
 def test_blocks_of_rows_that_see_no_key(what, panel, dtype, monkeypatch):
     """Their outputs and gradients are zeros, and no product is asked for no keys."""
-    monkeypatch.setattr(attend, "PANEL", panel)
-    monkeypatch.setattr(attend, "FEWEST_KEYS", 1)
+    monkeypatch.setattr(problem, "PANEL", panel)
+    monkeypatch.setattr(problem, "FEWEST_KEYS", 1)
+    _by_ints.found.clear()  # structs have the numbers from which they were made
     labels, offset = SEES_NOTHING[what]()
     leaves = [torch.randn(1, 2, n, 16, dtype=dtype, requires_grad=True) for n in (400, 128, 128)]
     tables = [] if labels is None else [torch.randn(2, 16, dtype=dtype, requires_grad=True) for _ in range(2)]

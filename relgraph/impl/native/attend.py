@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from relgraph.impl.native.edges import attend_listed
 from relgraph.impl.native.problem import ProblemStructs, dense_rows, laid_out_as
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
+from relgraph.plan import plain
 
 PAIRS_PER_NUMBER = 0.5
 """Biases of all pairs are written out if they are at most this many times the numbers of all queries.
@@ -163,8 +165,30 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, of_biases]
 
 
+def _twin(problem: Problem) -> Outputs:
+    """The result of forward in plain torch, with the dropout of the kernels."""
+    if problem.dropout_p > 0.0 and problem.keep is None:
+        problem = replace(problem, keep=_kept(problem))
+    return dense.outputs(replace(problem, seed=None))
+
+
+def _kept(problem: Problem) -> Tensor:
+    """Which weights the kernels keep: they weigh all keys alike, and each key's value is a direction of its own."""
+    (batch, heads, q_len, _), k_len, dtype = problem.query.shape, problem.key.shape[2], problem.dtype
+    nothing = dict.fromkeys(
+        ("by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score")
+    )
+    alike = replace(
+        problem, **dict.fromkeys(terms), query=torch.zeros(batch, heads, q_len, 1, dtype=dtype), need_sums=False, need_mass=False,
+        key=torch.zeros(batch, 1, k_len, 1, dtype=dtype), value=torch.eye(k_len, dtype=dtype).expand(batch, 1, -1, -1),
+        plan=plain(q_len, k_len), columns=1, plan_key=None,
+    )  # fmt: skip
+    with torch.no_grad():
+        return _forward(alike).output != 0
+
+
 op.plug(
-    "native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", twin=dense.outputs,
+    "native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", twin=_twin,
     direct=True, check=check_tensors,
 )  # fmt: skip
 

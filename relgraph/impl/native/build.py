@@ -112,6 +112,7 @@ class _UnavailableError(Exception):
 
 _lock = threading.Lock()
 _known: Kernels | Missing | None = None
+_looked_for = False
 
 
 def load() -> Kernels | Missing:
@@ -135,6 +136,27 @@ def loaded() -> Kernels | None:
     return _known if isinstance(_known, Kernels) else None
 
 
+def ready() -> bool:
+    """Whether the kernels are there without waiting for a compiler: loaded, or kept by an earlier process.
+
+    This looks for kept ones once per process, so that a small call does not look each time.
+    """
+    global _looked_for
+    if _known is None and not _looked_for:
+        _looked_for = True
+        if os.environ.get(SWITCH, "1") == "1" and _kept_before():
+            load()
+    return isinstance(_known, Kernels)
+
+
+def _kept_before() -> bool:
+    """Whether an earlier process has compiled these sources for this processor."""
+    try:
+        return any(_folder().glob(f"kernels-{_sources(_flags())}-*.so"))
+    except (_UnavailableError, OSError):
+        return False
+
+
 def missing() -> str | None:
     """Why there are no kernels, as text; None if they are loaded."""
     known = _known or load()
@@ -142,7 +164,7 @@ def missing() -> str | None:
 
 
 # a call that is compiled by torch asks once, while it is traced; the decorator of torch.compiler would import dynamo
-missing._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+missing._dynamo_marked_constant = ready._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def kernels() -> Kernels:
@@ -196,7 +218,7 @@ def library() -> Path:
         _UnavailableError: there is none and none can be made.
     """
     folder, flags, compiler = _folder(), _flags(), _compiler()
-    sources = _hash(*flags, _target(flags), *(path.read_text(encoding="utf-8") for path in _files("*.cpp", "*.h")))
+    sources = _sources(flags)
     if compiler is None:
         built = sorted(folder.glob(f"kernels-{sources}-*.so"))  # an image may come with a library and no compiler
         if not built:
@@ -214,6 +236,11 @@ def library() -> Path:
 
 def _files(*patterns: str) -> list[Path]:
     return sorted(path for pattern in patterns for path in HERE.glob(pattern))
+
+
+def _sources(flags: Sequence[str]) -> str:
+    """What stands for the sources, the flags and the processor in the name of a library."""
+    return _hash(*flags, _target(flags), *(path.read_text(encoding="utf-8") for path in _files("*.cpp", "*.h")))
 
 
 def _hash(*parts: str) -> str:

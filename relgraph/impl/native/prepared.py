@@ -6,6 +6,7 @@ This pays on small calls. It takes tensors as they are: tables of one part, no d
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor
 from relgraph.call import Answer, Call, Given
 from relgraph.impl import op
 from relgraph.impl.native import build
-from relgraph.impl.native.problem import ProblemStructs, laid_out_as
+from relgraph.impl.native.problem import ProblemStructs, laid_out_as, reads_as_it_is
 from relgraph.impl.native.structs import CProblem, CTensor
+from relgraph.impl.problem import Outputs
 from relgraph.plan import LabelPlan, memo_of
 from relgraph.score import DOT
 
@@ -41,6 +43,10 @@ class Prepared:
         )  # fmt: skip
         self.rest = header, call.scale, 0.0, None
         self.places = [x is not None for x in tensors]
+        as_given = [x for x in tensors if x is not None]
+        self.copied = {
+            name for name, x in zip(self.names, as_given, strict=True) if name != "attn_mask" and not reads_as_it_is(x)
+        }  # fmt: skip
         self.differentiates = torch.is_grad_enabled() and any(x.requires_grad for x in tensors if x is not None)
         problem = op.problem_of(tensors, call.plan, *self.rest, memo_of(call.plan))
         structs = ProblemStructs(problem)
@@ -49,12 +55,12 @@ class Prepared:
         self.rows, self.dtype = problem.query.shape[:3], problem.dtype
         output = laid_out_as(call.query, call.value.shape[-1])
         self.output = output.shape, output.stride()
-        batch, heads, queries = self.rows
         self.filled.output = CTensor(0, *output.stride()[:3])
-        self.filled.sums = CTensor(0, heads * queries * self.columns, queries * self.columns, self.columns)
-        self.sums = batch * heads * queries * self.columns
+        self.sums = (*self.rows, self.columns) if self.columns else (0,)
+        if self.columns:
+            self.filled.sums = CTensor(0, *output.new_empty(self.sums).stride()[:3])
         self.filled.workspace_numbers = build.kernels().library.relgraph_workspace(ctypes.byref(self.filled))
-        self.scratch = self.sums + self.filled.threads * self.filled.workspace_numbers
+        self.room = self.filled.threads * self.filled.workspace_numbers
 
     @staticmethod
     def fits(call: Call) -> bool:
@@ -68,36 +74,40 @@ class Prepared:
         dtype, inputs = call.query.dtype, (call.query, call.key, call.value)
         if dtype not in (torch.float32, torch.float64) or (mask is not None and mask.dtype not in (dtype, torch.bool)):
             return False
-        as_they_are = all(x.numel() and x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1] for x in inputs)
-        tables = [x for x in (tables.key, tables.value, tables.bias) if x is not None]
-        small = call.plan.k_len < 512  # larger ones need panels, and have no use for this
-        return small and as_they_are and all(x.numel() and x.dtype == dtype and x.is_contiguous() for x in tables)
+        small = plan.k_len < 512  # larger ones need panels, and have no use for this
+        return small and all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables))
 
     def answer(self, given: Given, plan: LabelPlan) -> Answer:
         """The answer to a call of this form over labels of this plan."""
         tensors = [given[name] for name in self.names]
-        if self.differentiates:
-            return self._with_gradients(tensors, plan)
-        struct = CProblem.from_buffer_copy(self.filled)
-        for name, x in zip(self.names, tensors, strict=True):
-            if name == "attn_mask":
-                struct.mask = x.data_ptr()
-            else:
-                getattr(struct, _FIELDS[name]).data = x.data_ptr()
-        output = torch.empty_strided(*self.output, dtype=self.dtype)
-        lse, scratch = torch.empty(self.rows, dtype=self.dtype), torch.empty(self.scratch, dtype=self.dtype)
-        struct.output.data, struct.lse, at = output.data_ptr(), lse.data_ptr(), scratch.data_ptr()
-        struct.sums.data = at if self.sums else None
-        struct.workspace = at + self.sums * self.dtype.itemsize
-        build.kernels().library.relgraph_forward(ctypes.byref(struct))
-        return Answer(output, lse)
-
-    def _with_gradients(self, tensors: list[Tensor], plan: LabelPlan) -> Answer:
+        if not self.differentiates:
+            output, lse, *_ = self._run(tensors)
+            return Answer(output, lse)
         if self.packed:
             tensors[:3] = [x.transpose(0, 1)[None] for x in tensors[:3]]
         if self.mask_shape is not None:
             tensors[-1] = tensors[-1].view(self.mask_shape)
-        given = iter(tensors)
-        placed = [next(given) if there else None for there in self.places]
-        outputs = op.direct("native", placed, (plan, *self.rest, memo_of(plan)))
-        return Answer(outputs.output, outputs.lse)
+        output, lse, *_ = op.with_gradients(
+            "native", tensors, self.places, (plan, *self.rest, memo_of(plan)), self._run
+        )
+        return Answer(output, lse)
+
+    def _run(self, tensors: Sequence[Tensor]) -> Outputs:
+        struct, held = CProblem.from_buffer_copy(self.filled), []
+        for name, x in zip(self.names, tensors, strict=True):
+            if name in self.copied:
+                x = x.contiguous()
+                held.append(x)
+            if name == "attn_mask":
+                struct.mask = x.data_ptr()
+            else:
+                getattr(struct, _FIELDS[name]).data = x.data_ptr()
+        dtype = self.dtype
+        output = torch.empty_strided(*self.output, dtype=dtype)
+        lse, sums = torch.empty(self.rows, dtype=dtype), torch.empty(self.sums, dtype=dtype)
+        workspace = torch.empty(self.room, dtype=dtype)
+        struct.output.data, struct.lse, struct.workspace = output.data_ptr(), lse.data_ptr(), workspace.data_ptr()
+        if self.columns:
+            struct.sums.data = sums.data_ptr()
+        build.kernels().library.relgraph_forward(ctypes.byref(struct))
+        return Outputs(output, lse, sums, None)

@@ -233,7 +233,8 @@ class ProblemStructs(KeepsAlive):
         for x in (problem.label_keys, problem.label_values, problem.label_biases):
             operands.append(None if x is None else x.contiguous())
         form = tuple([None if x is None else (x.shape, x.stride()) for x in operands])
-        key = "native", half, dtype, problem.query.dtype, problem.scale, problem.score, form
+        kernels = id(build.loaded())  # the struct has addresses of functions
+        key = "native", kernels, half, dtype, problem.query.dtype, problem.scale, problem.score, form
         made: _Form = problem.memo.once(key, lambda: self._form(problem, operands, half=half))
         self.layout = made.layout
         self.struct = struct = CProblem.from_buffer_copy(made.filled)
@@ -290,8 +291,14 @@ def laid_out_as(x: Tensor, size: int, dtype: torch.dtype | None = None) -> Tenso
 def dense_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x`` in ``dtype``, its rows dense and not overlapping."""
     x = x.to(dtype)
-    dense = x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1]
-    return x if dense else x.contiguous()
+    return x if reads_as_it_is(x) else x.contiguous()
+
+
+def reads_as_it_is(x: Tensor) -> bool:
+    """Whether the kernels can read this tensor: ``[B, H, N, D]`` with dense rows, or a dense table."""
+    if x.dim() < 4:
+        return x.is_contiguous()
+    return x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1]
 
 
 def _steps(x: Tensor) -> ctypes.Array[c_int64]:

@@ -1,0 +1,170 @@
+"""Calls of a form that came before, which skip the checks, the rule and most of the work around the kernels."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.call import check_call
+from relgraph.impl.native import build
+from relgraph.impl.native.prepared import Prepared
+from relgraph.impl.rule import choose
+from relgraph.labels import DenseLabels, DistanceLabels
+from tests.cases import F64
+
+pytestmark = pytest.mark.skipif(build.missing() is not None, reason=f"no compiled kernels: {build.missing()}")
+
+
+@pytest.fixture
+def answered(monkeypatch):
+    """How many calls were answered by what an earlier one has prepared."""
+    calls, answer = [], Prepared.answer
+
+    def counted(self, *args):
+        calls.append(self)
+        return answer(self, *args)
+
+    monkeypatch.setattr(Prepared, "answer", counted)
+    return calls
+
+
+def labels_of(kind, n):
+    ptr = torch.tensor([0, n // 3, n]) if kind == "packed" else None
+    if kind == "written out":
+        return DenseLabels(torch.arange(n * n).view(n, n) % 10 - 1, 9)
+    return rg.ClippedDistance(4)(n, ptr=ptr)
+
+
+LAYOUTS = {
+    "a batch": {},
+    "heads inside, a key mask, one key head": {"inside": True, "mask": "bool", "kv_heads": 1, "per_head": True},
+    "no key table, a floating mask, biases": {"mask": "float", "kinds": "vb", "causal": True},
+    "all tables": {"kinds": "kvb", "kv_heads": 2, "causal": True},
+}
+
+
+@pytest.mark.parametrize("kind", ["distance", "packed", "written out"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("n", [5, 70])
+def test_values_and_gradients(kind, layout, n, answered):
+    """The second call is prepared, with gradients and without them, and equals the reference."""
+    how = {"inside": False, "mask": None, "kv_heads": 4, "per_head": False, "kinds": "kv", "causal": False}
+    how |= LAYOUTS[layout]
+    labels, packed = labels_of(kind, n), kind == "packed"
+
+    def new(heads, size):
+        shape = (n, heads, size) if packed else (2, n, heads, size) if how["inside"] else (2, heads, n, size)
+        x = torch.randn(shape, dtype=F64)
+        return (x.transpose(1, 2) if how["inside"] and not packed else x).requires_grad_()
+
+    def table(*size):
+        shape = (4, 9, *size) if how["per_head"] else (9, *size)
+        # transposed, as those of a Hugging Face model are
+        return torch.randn(shape[::-1], dtype=F64).permute(*reversed(range(len(shape)))).requires_grad_()
+
+    inputs = [new(4, 8), new(how["kv_heads"], 8), new(how["kv_heads"], 6)]
+    sizes = {"k": (8,), "v": (6,), "b": ()}
+    names = {"k": "key_table", "v": "value_table", "b": "bias_table"}
+    tables = {names[kind]: table(*sizes[kind]) for kind in how["kinds"]}
+    options = {"is_causal": how["causal"], "enable_gqa": how["kv_heads"] != 4}
+    if how["mask"] == "bool":
+        options["attn_mask"] = torch.rand(n, n) > 0.3 if packed else torch.rand(2, 1, 1, n) > 0.3
+    if how["mask"] == "float":
+        options["attn_mask"] = torch.randn(n, n, dtype=F64)
+    leaves = [*inputs, *tables.values()]
+
+    def run(impl):
+        output = rg.relation_attention(*inputs, labels, **tables, **options, impl=impl)
+        weighted = output * torch.linspace(0, 1, output.numel(), dtype=F64).view(output.shape)
+        return [output, *torch.autograd.grad(weighted.sum(), leaves)]
+
+    truth, _, again = run("reference"), run("native"), run("native")
+    assert len(answered) == 1
+    for mine, theirs in zip(again, truth, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=1e-12)
+    with torch.no_grad():
+        for _ in range(2):
+            output = rg.relation_attention(*inputs, labels, **tables, **options, impl="native")
+            torch.testing.assert_close(output, truth[0], atol=1e-12, rtol=1e-12)
+    assert len(answered) == 2
+
+
+def call(labels, *, size=4, dtype=torch.float32, q_len=6, k_len=6, table=None, **options):
+    query, key = torch.randn(1, 2, q_len, size, dtype=dtype), torch.randn(1, 2, k_len, size, dtype=dtype)
+    table = torch.randn(5, 4) if table is None else table
+    return rg.relation_attention(query, key, key, labels, table, impl="native", **options)
+
+
+def test_a_call_of_another_form_is_checked_again(answered):
+    labels = rg.ClippedDistance(2)(6)
+    for _ in range(3):
+        call(labels)
+    assert len(answered) == 2
+    with pytest.raises(ValueError, match="key_table must have shape"):
+        call(labels, table=torch.randn(6, 4))
+    with pytest.raises(ValueError, match="key_table must have the dtype of query"):
+        call(labels, dtype=F64)
+    with pytest.raises(TypeError, match="scale must be"):
+        call(labels, scale=True)
+    with pytest.raises(ValueError, match="labels must cover"):
+        call(labels, k_len=7)
+    with pytest.raises(TypeError, match="is_causal must be"):
+        call(labels, is_causal=1)
+    assert len(answered) == 2
+
+
+def test_labels_without_an_offset_do_not_take_that_of_others(answered):
+    """Both have the same plan; only one says where its first query is."""
+    with_offset = DistanceLabels(3, 6, lookup=range(5), left=2, q_offset=0)
+    for _ in range(2):
+        call(with_offset, q_len=3, is_causal=True)
+    assert len(answered) == 1
+    with pytest.raises(ValueError, match="q_offset must be given with is_causal"):
+        call(DistanceLabels(3, 6, lookup=range(5), left=2), q_len=3, is_causal=True)
+
+
+def test_ids_that_were_changed_in_place_are_read_again():
+    labels, x, table = DenseLabels(torch.zeros(6, 6, dtype=torch.int64), 5), torch.randn(1, 2, 6, 4), torch.randn(5, 4)
+    for _ in range(2):
+        rg.relation_attention(x, x, x, labels, table, impl="native")
+    labels.ids[:, :, 3:] = 4
+    found = rg.relation_attention(x, x, x, labels, table, impl="native")
+    torch.testing.assert_close(found, rg.relation_attention(x, x, x, labels, table, impl="reference"))
+
+
+def test_what_watches_or_changes_operators_is_served_by_them(answered):
+    labels, x, table = rg.ClippedDistance(2)(6), torch.randn(1, 2, 6, 4), torch.randn(5, 4)
+    for _ in range(2):
+        found = rg.relation_attention(x, x, x, labels, table)
+    count = len(answered)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rg.relation_attention(x, x, x, labels, table).dtype == torch.bfloat16
+    mapped = torch.func.vmap(lambda q: rg.relation_attention(q, x, x, labels, table, impl="dense"))(x[None])
+    torch.testing.assert_close(mapped[0], found)
+    assert len(answered) == count
+
+
+def test_it_holds_no_tensor_of_the_call():
+    labels, x = rg.ClippedDistance(2)(6), torch.randn(1, 2, 6, 4, requires_grad=True)
+    for _ in range(2):
+        rg.relation_attention(x, x, x, labels, torch.randn(5, 4), impl="native").sum().backward()
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None
+
+
+def test_small_calls_do_not_wait_for_a_compiler(monkeypatch):
+    """They use kernels that are loaded or kept; without them, plain torch."""
+    x = torch.randn(1, 2, 6, 4)
+    small = check_call({"query": x, "key": x, "value": x, "labels": None})
+    assert choose(small, None) == "native"
+    monkeypatch.setattr(build, "_known", None)
+    monkeypatch.setattr(build, "_looked_for", False)
+    monkeypatch.setattr(build, "_kept_before", lambda: False)
+    monkeypatch.setattr(build, "load", lambda: pytest.fail("the kernels were loaded"))
+    assert choose(small, None) == "dense"
