@@ -44,7 +44,10 @@ def attend(call: Call) -> Answer:
 
 
 def outputs(problem: Problem) -> Outputs:
-    """The result of a kernel's forward over all pairs; the second derivative of compiled kernels goes through it."""
+    """The result of a kernel's forward over all pairs; the second derivative of compiled kernels goes through it.
+
+    Dropout takes a given mask, ``keep``.
+    """
     plan, tables = problem.plan, []
     for start, size in zip(plan.starts, plan.num_labels, strict=True):
         of_part = slice(start, start + size)
@@ -54,12 +57,11 @@ def outputs(problem: Problem) -> Outputs:
         )  # fmt: skip
         biases, rows = (None if x is None else x[..., of_part] for x in (biases, rows))
         tables.append(Tables(keys, values, None, biases, rows))
-    seed, causal = problem.seed, problem.causal
+    causal = problem.causal
     call = Call(
         problem.query, problem.key, problem.value, plan, tuple(tables), problem.scale, problem.mask,
         causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep,
-        score=DOT if problem.score is None else problem.score, dropout_origin=problem.origin,
-        dropout_seed=None if seed is None else seed.reshape(-1)[0],
+        score=DOT if problem.score is None else problem.score,
     )  # fmt: skip
     labels = _ids_of(plan, problem.query.device)
     weights, lse = _weights(call, labels, None, problem.by_key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ def attend(call: Call) -> Answer:
     if call.plan.edges_only:
         return attend_listed(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
-    terms = {**_score_terms(call, dtype), "by_key": _query_tables(call, dtype)}
+    terms: dict[str, Any] = {**_score_terms(call, dtype), "by_key": _query_tables(call, dtype)}
     if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
         outputs = op.run(call, "native", columns=call.plan.columns, need_sums=True, **terms)
         return answer(call, outputs, call.tables, sizes)
@@ -175,13 +176,11 @@ def _twin(problem: Problem) -> Outputs:
 def _kept(problem: Problem) -> Tensor:
     """Which weights the kernels keep: they weigh all keys alike, and each key's value is a direction of its own."""
     (batch, heads, q_len, _), k_len, dtype = problem.query.shape, problem.key.shape[2], problem.dtype
-    nothing = dict.fromkeys(
-        ("by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score")
-    )
+    terms = "by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score"
     alike = replace(
-        problem, **dict.fromkeys(terms), query=torch.zeros(batch, heads, q_len, 1, dtype=dtype), need_sums=False, need_mass=False,
+        problem, **dict.fromkeys(terms), query=torch.zeros(batch, heads, q_len, 1, dtype=dtype), need_sums=False,
         key=torch.zeros(batch, 1, k_len, 1, dtype=dtype), value=torch.eye(k_len, dtype=dtype).expand(batch, 1, -1, -1),
-        plan=plain(q_len, k_len), columns=1, plan_key=None,
+        need_mass=False, plan=plain(q_len, k_len), columns=1, plan_key=None,
     )  # fmt: skip
     with torch.no_grad():
         return _forward(alike).output != 0

@@ -227,7 +227,7 @@ class ProblemStructs(KeepsAlive):
         super().__init__()
         dtype, half = problem.dtype, _multiplies_half(problem)
         given, by_key = torch.bfloat16 if half else dtype, problem.by_key
-        operands = [dense_rows(x, given) for x in (problem.query, problem.key, problem.value)]
+        operands: list[Tensor | None] = [dense_rows(x, given) for x in (problem.query, problem.key, problem.value)]
         operands.append(None if problem.by_query is None else dense_rows(problem.by_query, dtype))
         operands.append(None if by_key is None else by_key.transpose(2, 3).contiguous())
         for x in (problem.label_keys, problem.label_values, problem.label_biases):
