@@ -50,13 +50,10 @@ def outputs(problem: Problem) -> Outputs:
     """
     plan, tables = problem.plan, []
     for start, size in zip(plan.starts, plan.num_labels, strict=True):
-        of_part = slice(start, start + size)
-        rows, biases = problem.by_query, problem.label_biases
-        keys, values = (
-            None if x is None else x[..., of_part, :] for x in (problem.label_keys, problem.label_values)
-        )  # fmt: skip
-        biases, rows = (None if x is None else x[..., of_part] for x in (biases, rows))
-        tables.append(Tables(keys, values, None, biases, rows))
+        columns = slice(start, start + size)
+        vectors = [None if x is None else x[..., columns, :] for x in (problem.label_keys, problem.label_values)]
+        entries = [None if x is None else x[..., columns] for x in (problem.label_biases, problem.by_query)]
+        tables.append(Tables(*vectors, None, *entries))
     causal = problem.causal
     call = Call(
         problem.query, problem.key, problem.value, plan, tuple(tables), problem.scale, problem.mask,
@@ -66,18 +63,14 @@ def outputs(problem: Problem) -> Outputs:
     labels = _ids_of(plan, problem.query.device)
     weights, lse = _weights(call, labels, None, problem.by_key)
     dropped = drop(call, weights) if call.dropout_p else weights
-    sums, output = (
-        _sum_by_label(labels, dropped),
-        dropped @ repeat_heads(problem.value.to(problem.dtype), weights.shape[1]),
-    )
+    sums = _sum_by_label(labels, dropped)
+    output = dropped @ repeat_heads(problem.value.to(problem.dtype), weights.shape[1])
     if has_value_tables(tables):
         output = add_value_tables(output, sums, tables, plan.num_labels)
     return Outputs(output, lse, sums, _sum_by_label(labels, weights) if problem.need_mass else None)
 
 
-def _weights(
-    call: Call, labels: list[_PartIds], edges: _Edges | None, by_key: Tensor | None
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _weights(call: Call, labels: list[_PartIds], edges: _Edges | None, by_key: Tensor | None) -> tuple[Tensor, Tensor]:
     """The weights of all pairs before dropout, and the log-sum-exp of rows; C may be given."""
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     heads = call.query.shape[1]
