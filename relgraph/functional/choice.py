@@ -26,8 +26,8 @@ class ImplChoice:
 
     Example:
         >>> x = torch.randn(1, 8, 5, 16)
-        >>> choice = rg.which_impl(x, x, x, rg.ClippedDistance(2)(5))
-        >>> choice.impl, "edges" in choice.refused, "chunked" in choice.refused
+        >>> choice = rg.which_impl(x, x, x, rg.ClippedDistance(2)(5), need_weights=True)
+        >>> choice.impl, "chunked" in choice.refused, "reference" in choice.refused
         ('dense', True, False)
     """
 

@@ -33,7 +33,7 @@ def form_of(given: Given) -> tuple[Any, ...] | None:
     for name, x in given.items():
         kind = type(x)
         if kind is Tensor or kind is nn.Parameter:
-            if not x.is_cpu or x.layout != torch.strided or x.is_neg() or name in _BY_VALUE:
+            if not x.is_cpu or x.layout != torch.strided or x.is_nested or x.is_neg() or name in _BY_VALUE:
                 return None
             form.append((name, x.shape, x.stride(), x.dtype, x.requires_grad))
         elif x is None or kind in (bool, int, float, str):
@@ -55,5 +55,5 @@ def answer(form: tuple[Any, ...], given: Given) -> Answer | None:
 
 def remember(form: tuple[Any, ...], given: Given, call: Call, impl: str) -> None:
     """Keep what was worked out for a call, if the next one of this form can use it."""
-    if impl == "native" and Prepared.fits(call):
+    if impl == "native" and Prepared.fits(call, given):
         memo_of(call.plan).once(form, lambda: Prepared(call, given))

@@ -148,6 +148,18 @@ def test_what_watches_or_changes_operators_is_served_by_them(answered):
     assert len(answered) == count
 
 
+def test_calls_with_other_tensors_are_not_prepared(answered):
+    """Biases of queries change the query, and terms that the kernels do not take are made of tables in torch."""
+    labels, x, table = rg.ClippedDistance(2)(6), torch.randn(1, 2, 6, 4, requires_grad=True), torch.randn(5, 4)
+    others = {"content_bias": torch.randn(2, 4), "query_table": table, "row_scores": torch.randn(1, 2, 6, 5)}
+    for name, other in others.items():
+        key_table = None if name == "row_scores" else table
+        found = [rg.relation_attention(x, x, x, labels, key_table, **{name: other}, impl=impl)
+                 for impl in ("native", "native", "reference")]  # fmt: skip
+        torch.testing.assert_close(found[1], found[2])
+    assert not answered
+
+
 def test_it_holds_no_tensor_of_the_call():
     labels, x = rg.ClippedDistance(2)(6), torch.randn(1, 2, 6, 4, requires_grad=True)
     for _ in range(2):

@@ -63,13 +63,14 @@ class Prepared:
         self.room = self.filled.threads * self.filled.workspace_numbers
 
     @staticmethod
-    def fits(call: Call) -> bool:
-        """Whether the call takes its tensors as they are."""
+    def fits(call: Call, given: Given) -> bool:
+        """Whether the call takes the tensors that are given, each as it is, and no others."""
         tables, plan, mask = call.tables[0], call.plan, call.mask
-        others = call.value_map, call.edge, call.keep, call.dropout_seed, tables.query, tables.rows
-        if len(call.tables) > 1 or plan.edges_only or any(x is not None for x in others) or tables.batched:
+        if len(call.tables) > 1 or plan.edges_only or tables.batched or call.keep is not None:
             return False
         if call.dropout_p or call.need_mass or call.score is not DOT or isinstance(call.q_offset, Tensor):
+            return False
+        if any(isinstance(x, (Tensor, tuple)) and name not in _FIELDS for name, x in given.items()):
             return False
         dtype, inputs = call.query.dtype, (call.query, call.key, call.value)
         if dtype not in (torch.float32, torch.float64) or (mask is not None and mask.dtype not in (dtype, torch.bool)):

@@ -1,0 +1,34 @@
+"""Small calls do as much around their kernels as the repository says, and no more."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from relgraph.impl.native import build
+from tests import counts
+
+SHARE = 0.05
+KEPT = json.loads(counts.FILE.read_text(encoding="utf-8")).get(counts.versions())
+
+
+@pytest.mark.skipif(build.missing() is not None, reason=f"no compiled kernels: {build.missing()}")
+@pytest.mark.skipif(KEPT is None, reason=f"no counts are kept for {counts.versions()}: python -m tests.counts --write")
+def test_no_work_comes_back():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found = {name: counts.counts(call) for name, call in counts.made().items()}
+    finally:
+        torch.set_num_threads(threads)
+    wrong = []
+    for name, row in KEPT.items():
+        for what, number in row.items():
+            now, allowed = found[name][what], max(1, SHARE * number)
+            # the room that kernels take differs between processors
+            if now > number + allowed or (now < number - allowed and what != "peak bytes"):
+                wrong.append(f"{name}: {what} are {now}, were {number}")
+    assert not wrong, "if this is meant, python -m tests.counts --write keeps the new counts:\n" + "\n".join(wrong)
+    assert found.keys() == KEPT.keys()
