@@ -303,19 +303,17 @@ def test_windows_over_several_panels(n, window, dtype):
         torch.testing.assert_close(got, want, **loose)
 
 
-@pytest.mark.parametrize("kinds", ["kvqb", "v"])
-@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
-@pytest.mark.parametrize("kind", ["distance packed", "sum"])
-def test_second_derivatives(kind, dropout_p, kinds):
+@pytest.mark.parametrize(("kind", "dropout_p"), [("distance packed", 0.0), ("sum", 0.3)])
+def test_second_derivatives(kind, dropout_p):
     """They go through plain torch, with the weights that the kernels dropped."""
-    case = make(KINDS[kind](4), kinds=kinds)
+    case = make(KINDS[kind](4))
     case.options["dropout_p"] = dropout_p
 
     def seeded(*_):
         torch.manual_seed(0)
         return raw(case, "native")[0]
 
-    assert torch.autograd.gradgradcheck(seeded, case.leaves)
+    assert torch.autograd.gradgradcheck(seeded, case.leaves, fast_mode=True)
 
 
 SEES_NOTHING = {

@@ -152,7 +152,7 @@ def ready() -> bool:
 def _kept_before() -> bool:
     """Whether an earlier process has compiled these sources for this processor."""
     try:
-        return any(_folder().glob(f"kernels-{_sources(_flags())}-*.so"))
+        return any(_named_folder().glob(f"kernels-{_sources(_flags())}-*.so"))  # none in a folder that is missing
     except (_UnavailableError, OSError):
         return False
 
@@ -250,19 +250,26 @@ def _hash(*parts: str) -> str:
 # ---- the folder ----
 
 
-def _folder() -> Path:
-    """Where libraries are kept: a folder that no other user can write to."""
-    advice = f"set {FOLDER} to a folder that can be written to"
+_WRITABLE = f"set {FOLDER} to a folder that can be written to"
+
+
+def _named_folder() -> Path:
+    """The folder of libraries, which may be missing."""
     try:
         given = os.environ.get(FOLDER)
         cached = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(given).absolute() if given else Path(cached) / "relgraph"
+        return Path(given).absolute() if given else Path(cached) / "relgraph"
     except RuntimeError:  # a user without an entry in the list of users
-        raise _UnavailableError("this user has no home folder", advice) from None
+        raise _UnavailableError("this user has no home folder", _WRITABLE) from None
+
+
+def _folder() -> Path:
+    """Where libraries are kept: a folder that no other user can write to."""
+    folder = _named_folder()
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
-        raise _UnavailableError(f"the folder {folder} cannot be made ({error.strerror})", advice) from None
+        raise _UnavailableError(f"the folder {folder} cannot be made ({error.strerror})", _WRITABLE) from None
     return _trusted(folder)
 
 
