@@ -159,7 +159,7 @@ def flat(
     seed = None
     if dropped and call.keep is None:
         given = call.dropout_seed
-        seed = torch.randint(1 << 62, (), device=seed_device) if given is None else given
+        seed = torch.randint(1 << 62, (), device=seed_device or "cpu") if given is None else given
     if seed is not None and any(call.dropout_origin):
         seed = _with_origin(seed, call.dropout_origin)
     offset = call.q_offset

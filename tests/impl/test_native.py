@@ -4,6 +4,7 @@ of every kind of labels: tests/impl/test_same_meaning.py."""
 from __future__ import annotations
 
 import ctypes
+import pickle
 import random
 from dataclasses import replace
 
@@ -314,6 +315,25 @@ def test_second_derivatives(kind, dropout_p):
         return raw(case, "native")[0]
 
     assert torch.autograd.gradgradcheck(seeded, case.leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default packed", "edges only", "sum"])
+def test_a_default_device_changes_nothing(kind):
+    """Room for results is where the tensors are: an address on another device would end the process."""
+    case = make(KINDS[kind](9), batch=1 if "packed" in kind else 2)
+    case.options["dropout_p"] = 0.3
+
+    def run():
+        torch.manual_seed(0)
+        output = raw(case, "native")[0]
+        return [output, *torch.autograd.grad(output.sum(), case.leaves)]
+
+    wanted = run()
+    case.labels = pickle.loads(pickle.dumps(case.labels))  # they are lowered again
+    with torch.device("meta"):
+        found = run()
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(mine, theirs)
 
 
 SEES_NOTHING = {

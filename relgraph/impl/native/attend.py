@@ -98,9 +98,11 @@ def _forward(problem: Problem) -> Outputs:
     run = _Run(problem)
     dtype, rows = problem.dtype, problem.query.shape[:3]
     output = laid_out_as(problem.query, problem.value.shape[3], dtype)
-    lse = torch.empty(rows, dtype=dtype)
+    lse = torch.empty(rows, dtype=dtype, device="cpu")
     sums, mass = (
-        torch.empty(*rows, problem.columns, dtype=dtype) if needed else torch.empty(0, dtype=dtype)
+        torch.empty(*rows, problem.columns, dtype=dtype, device="cpu")
+        if needed
+        else torch.empty(0, dtype=dtype, device="cpu")
         for needed in (problem.need_sums, problem.need_mass)
     )
     struct, held = run.struct, run.held
@@ -119,12 +121,12 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     if splits == 1:
         dk, dv = (laid_out_as(x, x.shape[3], dtype)[None] for x in (problem.key, problem.value))
     else:
-        dk, dv = (torch.empty(splits, *x.shape, dtype=dtype) for x in (problem.key, problem.value))
+        dk, dv = (torch.empty(splits, *x.shape, dtype=dtype, device="cpu") for x in (problem.key, problem.value))
     db = dc = None
     if problem.by_query is not None or problem.label_keys is not None:
-        db = torch.empty(*problem.query.shape[:3], problem.columns, dtype=dtype)
+        db = torch.empty(*problem.query.shape[:3], problem.columns, dtype=dtype, device="cpu")
     if problem.by_key is not None:
-        dc = torch.empty(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype)
+        dc = torch.empty(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype, device="cpu")
     struct.dq, struct.d_by_query = held.tensor(dq), held.tensor(db)
     struct.dk, struct.dv, struct.d_by_key = (held.tensor(None if x is None else x[0]) for x in (dk, dv, dc))
     struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
@@ -133,10 +135,10 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     if biases is not None and keys is None:
         if struct.pair_biases.data:
             struct.shares = run.shares()
-            pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype)
+            pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype, device="cpu")
             struct.d_pair_biases = held.tensor(pairs)
         groups = (1, heads, 1) if struct.pair_biases.data else (struct.runs, heads, splits)
-        of_biases = torch.zeros(*groups, problem.columns, dtype=dtype)
+        of_biases = torch.zeros(*groups, problem.columns, dtype=dtype, device="cpu")
         struct.d_label_biases = held.tensor(of_biases)
     half = torch.bfloat16 if struct.half else dtype
     for name, kind in (("output", half), ("sums", dtype), ("mass", dtype)):
@@ -175,11 +177,12 @@ def _twin(problem: Problem) -> Outputs:
 
 def _kept(problem: Problem) -> Tensor:
     """Which weights the kernels keep: they weigh all keys alike, and each key's value is a direction of its own."""
-    (batch, heads, q_len, _), k_len, dtype = problem.query.shape, problem.key.shape[2], problem.dtype
+    (batch, heads, q_len, _), k_len = problem.query.shape, problem.key.shape[2]
     terms = "by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score"
+    query = problem.query.new_zeros(batch, heads, q_len, 1, dtype=problem.dtype)
+    each = torch.eye(k_len, dtype=problem.dtype, device="cpu").expand(batch, 1, -1, -1)
     alike = replace(
-        problem, **dict.fromkeys(terms), query=torch.zeros(batch, heads, q_len, 1, dtype=dtype), need_sums=False,
-        key=torch.zeros(batch, 1, k_len, 1, dtype=dtype), value=torch.eye(k_len, dtype=dtype).expand(batch, 1, -1, -1),
+        problem, **dict.fromkeys(terms), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
         need_mass=False, plan=plain(q_len, k_len), columns=1, plan_key=None,
     )  # fmt: skip
     with torch.no_grad():
@@ -215,7 +218,7 @@ class _Run:
         struct = self.struct
         shared = problem.label_biases is not None and problem.label_keys is None
         if shared and self._can_share() and self._room_for_pairs() >= 1:
-            pairs = torch.empty(1, struct.heads, struct.q_len, struct.k_len, dtype=problem.dtype)
+            pairs = torch.empty(1, struct.heads, struct.q_len, struct.k_len, dtype=problem.dtype, device="cpu")
             struct.pair_biases = self.held.tensor(pairs)
 
     def _can_share(self) -> bool:
@@ -260,9 +263,11 @@ class _Run:
             for name in names:
                 size = struct.value_size if "value" in name else struct.size
                 numbers = struct.batch * struct.kv_heads * struct.panels * struct.panel * (size + size % 2)
-                room = torch.empty(numbers, dtype=torch.bfloat16 if struct.half else dtype)
+                room = torch.empty(numbers, dtype=torch.bfloat16 if struct.half else dtype, device="cpu")
                 setattr(struct, name, held.address(room))
         library = build.kernels().library
         struct.workspace_numbers = library.relgraph_workspace(ctypes.byref(struct))
-        struct.workspace = held.address(torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype))
+        struct.workspace = held.address(
+            torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype, device="cpu")
+        )
         getattr(library, f"relgraph_{direction}")(ctypes.byref(struct))

@@ -118,7 +118,7 @@ class _Listed:
             raise NotImplementedError(f"impl='native' takes less than 2³¹ listed pairs, got {csr.col.shape[0]}")
         given = [as_long(x) for x in (csr.row_ptr, csr.col, csr.ids, csr.order)]
         self.own, self.count = own, csr.col.shape[0]
-        narrow = torch.empty(2, self.count, dtype=torch.int32)
+        narrow = torch.empty(2, self.count, dtype=torch.int32, device="cpu")
         col, ids = (narrow.data_ptr() + 4 * self.count * n for n in range(2))
         self.kept = None if given[0] is csr.row_ptr else given[0], narrow  # problems hold the pairs
         self.struct = CPairs(int(own), self.count, rows, given[0].data_ptr(), col, ids)
@@ -161,7 +161,9 @@ class _EdgeStructs(KeepsAlive):
         struct.longest, struct.threads, struct.parallel = pairs.longest, threads, kernels.found.parallel
         self.cut()
         struct.workspace_numbers = kernels.library.relgraph_edges_room(ctypes.byref(struct), int(backward))
-        struct.workspace = self.address(torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype))
+        struct.workspace = self.address(
+            torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype, device="cpu")
+        )
 
     def cut(self) -> None:
         """Cut the work into tasks: heads of batch rows, in stretches of queries if they are fewer than threads."""
@@ -180,12 +182,12 @@ class _EdgeStructs(KeepsAlive):
     def rows(self, width: int) -> Tensor:
         """An empty tensor ``[B, H, N, width]``, with heads next to each other in memory as graph layers use them."""
         batch, heads, length = self.problem.query.shape[:3]
-        return torch.empty(batch, length, heads, width, dtype=self.problem.dtype).transpose(1, 2)
+        return torch.empty(batch, length, heads, width, dtype=self.problem.dtype, device="cpu").transpose(1, 2)
 
     def like(self, x: Tensor) -> Tensor:
         """An empty gradient of queries, keys or values, with their layout in memory if their rows are dense."""
         made = torch.empty_like(x)  # dense rows need not stay so where rows of x overlap
-        return made if made.stride(-1) == 1 else torch.empty(x.shape, dtype=self.problem.dtype)
+        return made if made.stride(-1) == 1 else torch.empty(x.shape, dtype=self.problem.dtype, device="cpu")
 
     def fill_tables(self) -> None:
         """The tables that the kernels add."""
@@ -225,8 +227,8 @@ class _EdgeStructs(KeepsAlive):
         """Room for sums by label, or for weights by pair."""
         problem, dtype = self.problem, self.problem.dtype
         if not needed:
-            return torch.empty(0, dtype=dtype)
-        return torch.empty(*problem.query.shape[:3], problem.columns, dtype=dtype)
+            return torch.empty(0, dtype=dtype, device="cpu")
+        return torch.empty(*problem.query.shape[:3], problem.columns, dtype=dtype, device="cpu")
 
     def point_to(self, output: Tensor | None, sums: Tensor | None, mass: Tensor | None) -> None:
         """The outputs of forward, or their gradients."""
@@ -264,7 +266,7 @@ def _forward(problem: Problem) -> Outputs:
     struct, rows, dtype = filled.struct, problem.query.shape[:3], problem.dtype
     width = struct.value_size
     output = filled.rows(width + (struct.edge_size if problem.vectors_in_value else 0))
-    lse = torch.empty(rows, dtype=dtype)
+    lse = torch.empty(rows, dtype=dtype, device="cpu")
     sums, mass = filled.empty_sums(problem.need_sums), filled.empty_sums(problem.need_mass)
     if filled.empty:
         return Outputs(output.zero_(), lse.fill_(float("-inf")), sums.zero_(), mass.zero_())
@@ -283,25 +285,29 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
         struct.lse = filled.address(incoming.lse.contiguous())
     dq, dk, dv = (filled.like(x) for x in (problem.query, problem.key, problem.value))
     struct.dq, struct.dk, struct.dv = map(filled.rows_of, (dq, dk, dv))
-    db = None if problem.by_query is None else torch.empty(problem.by_query.shape, dtype=dtype)
+    db = None if problem.by_query is None else torch.empty(problem.by_query.shape, dtype=dtype, device="cpu")
     struct.d_by_query = filled.rows_of(db)
     if problem.vectors_in_score:
         struct.d_edge_query = filled.rows_of(dq[..., size:])
     d_vectors = None
     if problem.vectors_gradient and problem.vectors is not None:
-        d_vectors = torch.empty(problem.vectors.shape, dtype=dtype)
+        d_vectors = torch.empty(problem.vectors.shape, dtype=dtype, device="cpu")
         struct.d_attr = filled.address(d_vectors)
-        struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype))
+        struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype, device="cpu"))
     tables = [problem.label_keys, problem.label_values, problem.label_queries]
-    of_tables = [None if x is None else torch.empty(struct.heads, *x.shape[-2:], dtype=dtype) for x in tables]
+    of_tables = [
+        None if x is None else torch.empty(struct.heads, *x.shape[-2:], dtype=dtype, device="cpu") for x in tables
+    ]
     struct.d_label_keys, struct.d_label_values, struct.d_label_queries = map(filled.table, of_tables)
     width = sum(x.shape[-1] for x in tables if x is not None)
     if width:
         tasks = struct.batch * struct.stretches
-        struct.label_parts = filled.address(torch.empty(tasks * struct.heads * struct.labels * width, dtype=dtype))
+        struct.label_parts = filled.address(
+            torch.empty(tasks * struct.heads * struct.labels * width, dtype=dtype, device="cpu")
+        )
     if struct.stretches > 1:
         parts = struct.stretches - 1, struct.batch, struct.kv_heads, struct.k_len, size + struct.value_size
-        struct.key_parts = filled.address(torch.empty(parts, dtype=dtype))
+        struct.key_parts = filled.address(torch.empty(parts, dtype=dtype, device="cpu"))
     if filled.empty:
         for made in (dq, dk, dv, db, *of_tables, d_vectors):
             if made is not None:
@@ -324,7 +330,7 @@ def _twin(problem: Problem) -> Outputs:
     if problem.keep is not None:
         return outputs_in_torch(problem, given_factor(problem))
     filled = _EdgeStructs(problem)
-    factors = torch.empty(filled.num_lanes, filled.pairs.count, dtype=problem.dtype)
+    factors = torch.empty(filled.num_lanes, filled.pairs.count, dtype=problem.dtype, device="cpu")
     filled.library.relgraph_edges_factors(ctypes.byref(filled.struct), c_void_p(factors.data_ptr()))
     return outputs_in_torch(problem, factors)
 

@@ -104,9 +104,9 @@ class Prepared:
             else:
                 getattr(struct, _FIELDS[name]).data = x.data_ptr()
         dtype = self.dtype
-        output = torch.empty_strided(*self.output, dtype=dtype)
-        lse, sums = torch.empty(self.rows, dtype=dtype), torch.empty(self.sums, dtype=dtype)
-        workspace = torch.empty(self.room, dtype=dtype)
+        output = torch.empty_strided(*self.output, dtype=dtype, device="cpu")
+        lse, sums = torch.empty(self.rows, dtype=dtype, device="cpu"), torch.empty(self.sums, dtype=dtype, device="cpu")
+        workspace = torch.empty(self.room, dtype=dtype, device="cpu")
         struct.output.data, struct.lse, struct.workspace = output.data_ptr(), lse.data_ptr(), workspace.data_ptr()
         if self.columns:
             struct.sums.data = sums.data_ptr()
