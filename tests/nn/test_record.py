@@ -85,7 +85,7 @@ def test_a_caller_gets_what_it_asks_for_and_no_more():
     both = layer(x(), labels=labels, need_weights=True, need_label_mass=True)
     for mass, wanted in ((True, False), (False, True), (True, True)):
         with rg.record_attention(layer, label_mass=mass, weights=wanted) as record:
-            assert torch.equal(layer(x(), labels=labels), plain)
+            torch.testing.assert_close(layer(x(), labels=labels), plain)  # weights take another implementation
             for got, asked in zip(layer(x(), labels=labels, need_weights=True), weights, strict=True):
                 assert torch.equal(got, asked)
             got = layer(x(), labels=labels, need_weights=True, need_label_mass=True)
@@ -100,7 +100,7 @@ def test_blocks_may_nest_overlap_and_come_again():
     plain = model(x())
     with rg.record_attention(model, weights=True) as outer:
         with rg.record_attention(model) as inner:
-            assert torch.equal(model(x()), plain)
+            torch.testing.assert_close(model(x()), plain)
         model(x())
     assert [call.weights is not None for call in outer[name]] == [True, True]
     assert [call.weights is None for call in inner[name]] == [True]
