@@ -47,8 +47,8 @@ def record_attention(
 
     It records every :class:`~relgraph.RelationAttention` in the model, including those within encoder and decoder
     layers, stacks, :class:`~relgraph.RelationTransformer` and :class:`~relgraph.pyg.RelationGlobalAttention`, and every
-    :class:`~relgraph.pyg.RelationConv` and :class:`~relgraph.pyg.RelationHeteroConv`. The model's outputs do not
-    change. Recording ends with the block, even if the block raises.
+    :class:`~relgraph.pyg.RelationConv` and :class:`~relgraph.pyg.RelationHeteroConv`. The model's outputs
+    change by rounding at most. Recording ends with the block, even if the block raises.
 
     A block records the calls of the thread that opened it, and of threads that have no block open, such as those of a
     pool. If several threads record, each opens its own block and finds its own calls in it.
