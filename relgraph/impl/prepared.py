@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
+from relgraph.arguments.sharding import check_context
 from relgraph.call import Answer, Call, Given
 from relgraph.impl.native import build
 from relgraph.impl.native.prepared import Prepared
@@ -27,6 +29,9 @@ def form_of(given: Given) -> tuple[Any, ...] | None:
     labels = given["labels"]
     if type(labels) not in KINDS or not plain_code() or torch.is_autocast_enabled("cpu"):
         return None
+    if forward_ad._current_level >= 0:  # a tensor may have a tangent
+        return None
+    check_context()
     form: list[Any] = [torch.is_grad_enabled(), torch.get_num_threads(), id(build.loaded())]
     if given.get("is_causal", False) is not False:  # labels may give the offset of causal order, or not
         form.append(labels.offsets)

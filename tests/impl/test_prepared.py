@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import relgraph as rg
 from relgraph.call import check_call
@@ -136,7 +137,7 @@ def test_ids_that_were_changed_in_place_are_read_again():
     torch.testing.assert_close(found, rg.relation_attention(x, x, x, labels, table, impl="reference"))
 
 
-def test_what_watches_or_changes_operators_is_served_by_them(answered):
+def test_what_watches_or_changes_operators_is_served_by_them(answered, monkeypatch):
     labels, x, table = rg.ClippedDistance(2)(6), torch.randn(1, 2, 6, 4), torch.randn(5, 4)
     for _ in range(2):
         found = rg.relation_attention(x, x, x, labels, table)
@@ -145,7 +146,19 @@ def test_what_watches_or_changes_operators_is_served_by_them(answered):
         assert rg.relation_attention(x, x, x, labels, table).dtype == torch.bfloat16
     mapped = torch.func.vmap(lambda q: rg.relation_attention(q, x, x, labels, table, impl="dense"))(x[None])
     torch.testing.assert_close(mapped[0], found)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(NotImplementedError, match="forward-mode derivatives need"):
+            rg.relation_attention(dual, x, x, labels, table)
     assert len(answered) == count
+
+    def parts_only():
+        """Stands for the function that context_parallel puts in place of torch's."""
+
+    parts_only.__module__ = "torch.distributed.tensor"
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", parts_only)
+    with pytest.raises(NotImplementedError, match="within torch's context_parallel"):
+        rg.relation_attention(x, x, x, labels, table)
 
 
 def test_calls_with_other_tensors_are_not_prepared(answered):
