@@ -51,9 +51,9 @@ def outputs(problem: Problem) -> Outputs:
     plan, tables = problem.plan, []
     for start, size in zip(plan.starts, plan.num_labels, strict=True):
         columns = slice(start, start + size)
-        vectors = [None if x is None else x[..., columns, :] for x in (problem.label_keys, problem.label_values)]
-        entries = [None if x is None else x[..., columns] for x in (problem.label_biases, problem.by_query)]
-        tables.append(Tables(*vectors, None, *entries))
+        keys, values = (None if x is None else x[..., columns, :] for x in (problem.label_keys, problem.label_values))
+        biases, rows = (None if x is None else x[..., columns] for x in (problem.label_biases, problem.by_query))
+        tables.append(Tables(keys, values, None, biases, rows))
     causal = problem.causal
     call = Call(
         problem.query, problem.key, problem.value, plan, tuple(tables), problem.scale, problem.mask,
