@@ -3,6 +3,7 @@
 In the order in which a call meets them:
 
 - ``rule``: which implementation a call takes, and which calls each of them refuses.
+- ``prepared``: calls of a form that came before.
 - ``problem``: a checked call as a problem of the one primitive.
 - ``terms``: B and C from tables, P back to the output, softmax of rows.
 - ``op``: the one pair of custom ops; each implementation plugs in a forward and a backward.

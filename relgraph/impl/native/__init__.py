@@ -2,6 +2,7 @@
 
 - ``attend``: a call by the kernels, forward and backward.
 - ``edges``: a call over listed pairs only.
+- ``prepared``: a small call whose struct lacks nothing but addresses.
 - ``sort``, ``sort.cpp``: listed pairs in the order of query rows, for every implementation.
 - ``structs``: the structs that both languages share; ``problem`` fills them from tensors; ``check`` checks the values.
 - ``build``: compiles the library, keeps it in a cache, loads it; or says why there is none.
