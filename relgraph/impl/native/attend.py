@@ -1,4 +1,4 @@
-"""Attention by compiled kernels inside the primitive. They take tables; plain torch makes C, and B where they cannot."""
+"""Attention by compiled kernels inside the primitive. They take tables; torch makes C, and B where they cannot."""
 
 from __future__ import annotations
 
