@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import relgraph as rg
+from relgraph.impl.native import build
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
 from tests.cases import F64, KINDS, distance, make, raw
 
@@ -291,3 +292,18 @@ def test_causal_over_packed_labels_however_they_were_made():
             torch.testing.assert_close(rg.relation_attention(q, q, q, one, is_causal=True), wanted, msg=name)
     moved = rg.ShortestPath(1)(graph).to("meta")
     assert moved.q_ptr is moved.k_ptr
+
+
+@pytest.mark.parametrize("impl", ["dense", "chunked", "native", "edges"])
+def test_a_tensor_that_torch_negates_when_it_reads_it(impl):
+    """Such as the imaginary part of a conjugate; kernels read memory as it is."""
+    if impl == "native" and build.missing() is not None:
+        pytest.skip(f"no compiled kernels: {build.missing()}")
+    labels = rg.EdgeLabels(torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.tensor([0, 1, 2]), 5, q_len=6)
+    labels = labels if impl == "edges" else rg.ClippedDistance(2)(6)
+    query, key, value = (torch.randn(1, 2, 6, 4) for _ in range(3))
+    table = torch.randn(5, 4)
+    wanted = rg.relation_attention(-query, key, -value, labels, -table, table, impl="reference")
+    lazy = [torch._neg_view(x) for x in (query, value, table)]
+    found = rg.relation_attention(lazy[0], key, lazy[1], labels, lazy[2], table, impl=impl)
+    torch.testing.assert_close(found, wanted)

@@ -14,7 +14,7 @@ from relgraph.arguments.sharding import check_context, check_local
 from relgraph.call.call import Call, EdgeVectors, Tables, ValueMap
 from relgraph.call.fold import with_query_biases
 from relgraph.call.offset import offset_of, sees_all_keys
-from relgraph.call.operands import BY_NAME, FREE_MAPS, Given, Operand, weight_of
+from relgraph.call.operands import BY_NAME, FREE_MAPS, Given, Operand, map_given, weight_of
 from relgraph.call.scores import check_function, check_score_type
 from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.naming import KINDS
@@ -46,7 +46,7 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
         nodes: whether the inputs come from a graph layer, ``[N, H, D]``.
         only_check: whether to leave out what takes memory: biases are not added to queries.
     """
-    labels = given["labels"]
+    labels, given = given["labels"], _with_signs(given)
     if type(labels) not in KINDS:
         check_labels_type(labels)
     check_context()
@@ -98,6 +98,17 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
         query, key, value, plan, tables, scale, mask, is_causal and not sees_all_keys(offset, plan), offset, dropout_p,
         None, need_weights, need_mass, score, maps, edge, origin if seed is not None else (0, 0, 0, 0), seed,
     )  # fmt: skip
+
+
+def _with_signs(given: Given) -> Given:
+    """The arguments without tensors that torch negates when it reads them: kernels read memory as it is."""
+    if torch.compiler.is_compiling():
+        return given
+    for x in given.values():
+        for one in x if type(x) is tuple else (x,):
+            if type(one) in PLAIN and one.is_neg():
+                return map_given(given, lambda _, x: x.resolve_neg() if type(x) in PLAIN else x)
+    return given
 
 
 def _check_inputs(given: Given, layout: str) -> tuple[_Known, Tensor, Tensor]:
