@@ -1,6 +1,7 @@
 """Count what a dozen calls do, for :mod:`tests.test_counts`, which compares it with the counts that the repository keeps.
 
     python -m tests.counts            # a table, with the kept counts of these versions
+    python -m tests.counts --json     # what was counted
     python -m tests.counts --write    # keep what was counted for these versions
 
 Counts do not depend on the speed or the load of a machine, as times do. They show work that comes back around small calls.
@@ -126,13 +127,18 @@ def main() -> None:
     """Count, and print or keep the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="keep what was counted for these versions")
-    write = parser.parse_args().write
+    parser.add_argument("--json", action="store_true", help="print what was counted as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
     kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     found = {name: counts(call) for name, call in made().items()}
+    if options.json:
+        print(json.dumps(found))
+        return
     for name, row in found.items():
         before = kept.get(versions(), {}).get(name, {})
         print(f"{name:40}", "  ".join(f"{what}: {n} ({before.get(what, '-')})" for what, n in row.items()))
-    if write:
+    if options.write:
         kept[versions()] = found
         FILE.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
