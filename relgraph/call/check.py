@@ -46,12 +46,18 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
         nodes: whether the inputs come from a graph layer, ``[N, H, D]``.
         only_check: whether to leave out what takes memory: biases are not added to queries.
     """
-    labels, given = given["labels"], _with_signs(given)
+    labels, traced = given["labels"], torch.compiler.is_compiling()
+    for x in () if traced else given.values():
+        for one in x if type(x) is tuple else (x,):
+            if (
+                type(one) in PLAIN and one.is_neg()
+            ):  # torch would negate it on reading, but kernels read memory as it is
+                given = map_given(given, lambda _, x: x.resolve_neg() if type(x) in PLAIN else x)
     if type(labels) not in KINDS:
         check_labels_type(labels)
     check_context()
     packed = type(labels) in KINDS and labels.k_ptr is not None
-    known, key, value = _check_inputs(given, NODES if nodes else PACKED if packed else BATCHED)
+    known, key, value = _check_inputs(given, NODES if nodes else PACKED if packed else BATCHED, traced=traced)
     query, sizes = known.query, known.sizes
     if labels is not None:
         check_labels_fit(labels, sizes["B"], sizes["N_q"], sizes["N_k"], query.device)
@@ -100,18 +106,7 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
     )  # fmt: skip
 
 
-def _with_signs(given: Given) -> Given:
-    """The arguments without tensors that torch negates when it reads them: kernels read memory as it is."""
-    if torch.compiler.is_compiling():
-        return given
-    for x in given.values():
-        for one in x if type(x) is tuple else (x,):
-            if type(one) in PLAIN and one.is_neg():
-                return map_given(given, lambda _, x: x.resolve_neg() if type(x) in PLAIN else x)
-    return given
-
-
-def _check_inputs(given: Given, layout: str) -> tuple[_Known, Tensor, Tensor]:
+def _check_inputs(given: Given, layout: str, *, traced: bool) -> tuple[_Known, Tensor, Tensor]:
     """What is known of the call, with its query, and key and value, ``[B, H, N, D]`` whatever their layout was."""
     query, key, value = given["query"], given["key"], given["value"]
     dims = 4 if layout is BATCHED else 3
@@ -127,7 +122,7 @@ def _check_inputs(given: Given, layout: str) -> tuple[_Known, Tensor, Tensor]:
     dtype = check.autocast_dtype(query.device.type)
     if dtype is not None:
         query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
-    if not torch.compiler.is_compiling():
+    if not traced:
         for name, x in (("query", query), ("key", key), ("value", value)):
             if x.numel() > check.MOST_NUMBERS:
                 check.tensor(name, x)  # raises

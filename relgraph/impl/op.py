@@ -127,7 +127,15 @@ def run(call: Call, kernels: str, *, recorded: bool = True, **how: Any) -> Outpu
     assert code is not None  # implementations refuse other scores
     if _KERNELS[kernels].direct and unwatched(tensors):
         named = None if call.score is score.DOT else cast("score.Named", call.score)
-        return direct(kernels, tensors, (call.plan, header, call.scale, call.dropout_p, named, memo_of(call.plan)))
+        rest = call.plan, header, call.scale, call.dropout_p, named, memo_of(call.plan)
+        there, needs_gradient = [], False
+        for x in tensors:
+            if x is not None:
+                there.append(x)
+                needs_gradient = needs_gradient or x.requires_grad
+        if needs_gradient and torch.is_grad_enabled():
+            return with_gradients(kernels, there, [x is not None for x in tensors], rest)
+        return _KERNELS[kernels].forward(problem_of(tensors, *rest))
     plan, ints = encode(call.plan)
     ints = [*header, *ints]
     attend = torch.ops.relgraph.attend if recorded else torch.ops.relgraph.attend_unrecorded
@@ -177,18 +185,6 @@ def flat(
     return tuple(map(by_name.get, _TENSORS)), [fixed, columns, *map(int, map(by_name.__getitem__, _FLAGS))]
 
 
-def direct(kernels: str, tensors: Sequence[Tensor | None], rest: tuple[Any, ...]) -> Outputs:
-    """The primitive without the op; ``rest`` is what :func:`problem_of` takes."""
-    there, needs_gradient = [], False
-    for x in tensors:
-        if x is not None:
-            there.append(x)
-            needs_gradient = needs_gradient or x.requires_grad
-    if needs_gradient and torch.is_grad_enabled():
-        return with_gradients(kernels, there, [x is not None for x in tensors], rest)
-    return _KERNELS[kernels].forward(problem_of(tensors, *rest))
-
-
 def with_gradients(
     kernels: str,
     there: Sequence[Tensor],
@@ -202,7 +198,7 @@ def with_gradients(
         kernels: the name of the kernels.
         there: the tensors that are given.
         places: which of all tensors these are.
-        rest: what :func:`problem_of` takes besides.
+        rest: what :func:`problem_of` takes after the tensors.
         forward: the outputs from the tensors that are given; that of the kernels by default.
     """
     return Outputs(*_Direct.apply((kernels, rest, places, forward), *there))
