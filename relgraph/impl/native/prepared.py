@@ -75,8 +75,11 @@ class Prepared:
         dtype, inputs = call.query.dtype, (call.query, call.key, call.value)
         if dtype not in (torch.float32, torch.float64) or (mask is not None and mask.dtype not in (dtype, torch.bool)):
             return False
-        small = plan.k_len < 512  # larger ones need panels, and have no use for this
-        return small and all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables))
+        if tables.bias is not None and tables.key is None and call.query.shape[0] > 1:
+            return False  # the kernels write out biases that batch rows share
+        if plan.k_len >= 512 or not all(map(reads_as_it_is, inputs)):  # more keys need panels, and no preparation
+            return False
+        return all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables))
 
     def answer(self, given: Given, plan: LabelPlan) -> Answer:
         """The answer to a call of this form over labels of this plan."""
