@@ -180,14 +180,14 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
         return output, aux if need_lse else aux._replace(lse=None)
     if need_lse is not False:
         check.boolean("need_lse", need_lse)
-    form, query = prepared.form_of(given), given["query"]
+    form = prepared.form_of(given)
     answer = None if form is None else prepared.answer(form, given)
-    if answer is None:
-        call = check_call(given)
-        check_read(call, given)
-        answer, query = answer_to(call, given.get("impl"), given, form), call.query
-    packed = given["query"].dim() == 3
-    return to_caller(answer, query, packed), aux_of(answer, packed, need_lse=need_lse)
+    if answer is not None:
+        return answer.output, aux_of(answer, given["query"].dim() == 3, need_lse=need_lse)
+    call = check_call(given)
+    check_read(call, given)
+    answer, packed = answer_to(call, given.get("impl"), given, form), given["query"].dim() == 3
+    return to_caller(answer, call.query, packed), aux_of(answer, packed, need_lse=need_lse)
 
 
 _NOTHING = AttentionAux()

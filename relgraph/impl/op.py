@@ -54,6 +54,27 @@ class _Kernels(NamedTuple):
 _KERNELS: dict[str, _Kernels] = {}
 
 
+class How(NamedTuple):
+    """How the primitive is computed without the op.
+
+    Attributes:
+        kernels: the name of the kernels.
+        rest: what :func:`problem_of` takes after the tensors.
+        places: which of all tensors are given.
+        packed: whether query, key, value and the output are ``[N, H, D]``, as a graph layer has them.
+        forward: the outputs from the tensors that are given; None for that of the kernels.
+        backward: the gradients of these tensors, from the tensors and the gradients of the outputs; None for that of
+            the kernels.
+    """
+
+    kernels: str
+    rest: tuple[Any, ...]
+    places: Sequence[bool]
+    packed: bool = False
+    forward: Callable[[Sequence[Tensor]], Outputs] | None = None
+    backward: Callable[[Sequence[Tensor], Outputs], Sequence[Tensor | None]] | None = None
+
+
 def plug(
     name: str,
     forward: Forward,
@@ -134,7 +155,7 @@ def run(call: Call, kernels: str, *, recorded: bool = True, **how: Any) -> Outpu
                 there.append(x)
                 needs_gradient = needs_gradient or x.requires_grad
         if needs_gradient and torch.is_grad_enabled():
-            return with_gradients(kernels, there, [x is not None for x in tensors], rest)
+            return with_gradients(How(kernels, rest, [x is not None for x in tensors]), there)
         return _KERNELS[kernels].forward(problem_of(tensors, *rest))
     plan, ints = encode(call.plan)
     ints = [*header, *ints]
@@ -185,23 +206,9 @@ def flat(
     return tuple(map(by_name.get, _TENSORS)), [fixed, columns, *map(int, map(by_name.__getitem__, _FLAGS))]
 
 
-def with_gradients(
-    kernels: str,
-    there: Sequence[Tensor],
-    places: Sequence[bool],
-    rest: tuple[Any, ...],
-    forward: Callable[[Sequence[Tensor]], Outputs] | None = None,
-) -> Outputs:
-    """The primitive without the op, for autograd.
-
-    Args:
-        kernels: the name of the kernels.
-        there: the tensors that are given.
-        places: which of all tensors these are.
-        rest: what :func:`problem_of` takes after the tensors.
-        forward: the outputs from the tensors that are given; that of the kernels by default.
-    """
-    return Outputs(*_Direct.apply((kernels, rest, places, forward), *there))
+def with_gradients(how: How, there: Sequence[Tensor]) -> Outputs:
+    """The primitive of the tensors that are given, without the op, for autograd."""
+    return Outputs(*_Direct.apply(how, *there))
 
 
 def _with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
@@ -422,32 +429,46 @@ class _Direct(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, what: tuple[Any, ...], *there: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        kernels, rest, ctx.there, forward = what
-        tensors = _fill(there, ctx.there)
-        outputs = forward(there) if forward else _KERNELS[kernels].forward(problem_of(tensors, *rest))
-        ctx.needed = _needed(rest[1], _keeps_plain(kernels, tensors))
+    def forward(ctx: Any, how: How, *there: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        tensors = _fill(there, how.places)
+        outputs = how.forward(there) if how.forward else _KERNELS[how.kernels].forward(problem_of(tensors, *how.rest))
+        ctx.needed = _needed(how.rest[1], _keeps_plain(how.kernels, tensors))
         ctx.save_for_backward(*tensors, *_at_needed(outputs, ctx.needed))
         ctx.set_materialize_grads(False)
-        ctx.kernels, ctx.rest = kernels, rest
+        ctx.how = how
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        how: How = ctx.how
         used = _at_needed(grads, ctx.needed)
         if all(g is None for g in used):
-            return (None,) * (1 + sum(ctx.there))
-        saved = ctx.saved_tensors
+            return (None,) * (1 + sum(how.places))
+        saved, watched = ctx.saved_tensors, torch.is_grad_enabled() or not unwatched(used)
+        if how.backward is not None and not watched:
+            return None, *how.backward(list(compress(saved, how.places)), Outputs(*used))
+        if how.packed:
+            saved = [_of_rows(x) if at < 3 or at == len(_TENSORS) else x for at, x in enumerate(saved)]
+            used[0] = _of_rows(used[0])
         given = [x is not None for x in saved]
-        plan, header, scale, p, named, _ = ctx.rest
-        if torch.is_grad_enabled() or not unwatched(used):
+        plan, header, scale, p, named, _ = how.rest
+        if watched:
             plan_tensors, ints = encode(plan)
-            options = [*header, *ints], scale, p, list(score.encode(named)), ctx.kernels
+            options = [*header, *ints], scale, p, list(score.encode(named)), how.kernels
             there = [x for x in saved if x is not None]
-            return None, *compress(_differentiate(given, there, used, plan_tensors, options), ctx.there)
-        problem, outputs = problem_of(saved[: len(_TENSORS)], *ctx.rest), Outputs(*saved[len(_TENSORS) :])
-        found = [g for g in _KERNELS[ctx.kernels].backward(problem, outputs, Outputs(*used)) if g is not None]
-        return None, *compress(_at_places(found, given, header), ctx.there)
+            found = _differentiate(given, there, used, plan_tensors, options)
+        else:
+            problem, outputs = problem_of(saved[: len(_TENSORS)], *how.rest), Outputs(*saved[len(_TENSORS) :])
+            made = [g for g in _KERNELS[how.kernels].backward(problem, outputs, Outputs(*used)) if g is not None]
+            found = _at_places(made, given, header)
+        if how.packed:
+            found[:3] = [None if g is None else g[0].transpose(0, 1) for g in found[:3]]
+        return None, *compress(found, how.places)
+
+
+def _of_rows(x: Tensor | None) -> Tensor | None:
+    """``[N, H, D]`` as ``[1, H, N, D]``."""
+    return None if x is None else x.transpose(0, 1)[None]
 
 
 def unwatched(tensors: Sequence[Tensor | None]) -> bool:

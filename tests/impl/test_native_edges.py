@@ -97,7 +97,7 @@ def dropped(labels, p, seed=0, heads=8, origin=(0, 0, 0, 0)):
     csr = lower(labels).parts[0].csr
     problem = _problem(labels, p, heads)
     torch.manual_seed(seed)
-    filled = edges._EdgeStructs(replace(problem, seed=torch.randint(1 << 62, ())))
+    filled = edges.EdgeStructs(replace(problem, seed=torch.randint(1 << 62, ())))
     filled.struct.origin[:] = origin
     found = torch.empty(heads, csr.col.shape[0], dtype=F64)
     filled.library.relgraph_edges_factors(edges.ctypes.byref(filled.struct), edges.c_void_p(found.data_ptr()))
@@ -198,7 +198,7 @@ def test_a_head_is_cut_where_threads_would_wait(monkeypatch):
 
     def cut(threads):
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-        return edges._EdgeStructs(problem).struct.stretches
+        return edges.EdgeStructs(problem).struct.stretches
 
     assert cut(8) == 1  # 400 pairs are one task
     monkeypatch.setattr(edges, "PAIRS_A_TASK", 20)

@@ -131,7 +131,7 @@ class _Listed:
             check_plan(plan, csr.batch)  # raises an error that names what does not fit
 
 
-class _EdgeStructs(KeepsAlive):
+class EdgeStructs(KeepsAlive):
     """A problem as the kernels read it, and the tensors that it points to."""
 
     def __init__(self, problem: Problem, *, backward: bool = False) -> None:
@@ -262,7 +262,7 @@ class _EdgeStructs(KeepsAlive):
 
 
 def _forward(problem: Problem) -> Outputs:
-    filled = _EdgeStructs(problem)
+    filled = EdgeStructs(problem)
     struct, rows, dtype = filled.struct, problem.query.shape[:3], problem.dtype
     width = struct.value_size
     output = filled.rows(width + (struct.edge_size if problem.vectors_in_value else 0))
@@ -278,7 +278,7 @@ def _forward(problem: Problem) -> Outputs:
 
 def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | None]:
     """The gradients. Weights are computed again, so backward needs no outputs."""
-    filled = _EdgeStructs(problem, backward=True)
+    filled = EdgeStructs(problem, backward=True)
     struct, dtype, pairs, size = filled.struct, problem.dtype, filled.pairs, problem.key.shape[-1]
     filled.point_to(*(None if x is None else x.to(dtype) for x in (incoming.output, incoming.sums, incoming.mass)))
     if incoming.lse is not None:
@@ -329,7 +329,7 @@ def _twin(problem: Problem) -> Outputs:
         return outputs_in_torch(problem, None)
     if problem.keep is not None:
         return outputs_in_torch(problem, given_factor(problem))
-    filled = _EdgeStructs(problem)
+    filled = EdgeStructs(problem)
     factors = torch.empty(filled.num_lanes, filled.pairs.count, dtype=problem.dtype, device="cpu")
     filled.library.relgraph_edges_factors(ctypes.byref(filled.struct), c_void_p(factors.data_ptr()))
     return outputs_in_torch(problem, factors)

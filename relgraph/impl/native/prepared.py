@@ -1,12 +1,14 @@
 """A call whose struct lacks nothing but addresses: little Python and no operator of torch is around the kernels.
 
-This pays on small calls. It takes tensors as they are: tables of one part, no dropout, no function of scores.
+This pays on small calls. It takes tensors as they are: tables of one part, and no function of scores.
 """
 
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,25 +17,87 @@ from torch import Tensor
 from relgraph.call import Answer, Call, Given
 from relgraph.impl import op
 from relgraph.impl.native import build
+from relgraph.impl.native.edges import KERNELS, EdgeStructs
 from relgraph.impl.native.problem import ProblemStructs, laid_out_as, reads_as_it_is
-from relgraph.impl.native.structs import CProblem, CTensor
+from relgraph.impl.native.structs import CEdges, CProblem, CTensor
 from relgraph.impl.problem import Outputs
 from relgraph.plan import LabelPlan, memo_of
 from relgraph.score import DOT
 
 _FIELDS = {
     "query": "query", "key": "key", "value": "value", "key_table": "label_keys", "value_table": "label_values",
-    "bias_table": "label_biases", "attn_mask": "mask",
+    "query_table": "label_queries", "bias_table": "label_biases", "attn_mask": "mask",
 }  # fmt: skip
 """The tensors of such a call, and where a struct has them; in the order of a problem."""
 
+_GRADIENTS = {
+    "query": "dq", "key": "dk", "value": "dv", "key_table": "d_label_keys", "value_table": "d_label_values",
+    "query_table": "d_label_queries",
+}  # fmt: skip
+"""Where a struct of listed pairs has their gradients."""
 
-class Prepared:
+
+def prepare(call: Call, given: Given) -> Prepared | None:
+    """The call, prepared for further ones of its form; None if it takes tensors otherwise than as they are given."""
+    kind = _Listed if call.plan.edges_only else _AllPairs
+    return kind(call, given) if _fits(call, given) and kind.fits(call) else None
+
+
+def _fits(call: Call, given: Given) -> bool:
+    """Whether the call takes the tensors that are given, and no others, in the dtype of its scores."""
+    tables, inputs = call.tables[0], (call.query, call.key, call.value)
+    if len(call.tables) > 1 or tables.batched or call.keep is not None or call.need_mass or call.need_weights:
+        return False
+    if call.score is not DOT or isinstance(call.q_offset, Tensor):
+        return False
+    if any(isinstance(x, (Tensor, tuple)) and name not in _FIELDS for name, x in given.items()):
+        return False
+    dtype = call.query.dtype
+    fits = dtype in (torch.float32, torch.float64)
+    return fits and all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables))
+
+
+class Prepared(ABC):
     """What calls of one form share with each other, over labels of one plan, which it does not hold."""
 
-    def __init__(self, call: Call, given: Given) -> None:
+    kernels: str
+    rest: tuple[Any, ...]
+    places: Sequence[bool]
+    differentiates: bool
+
+    def __init__(self, given: Given) -> None:
         self.names = [name for name in _FIELDS if given.get(name) is not None]
         self.packed = given["query"].dim() == 3
+
+    def answer(self, given: Given, plan: LabelPlan) -> Answer:
+        """The answer to a call of this form over labels of this plan, in the layout of the caller."""
+        tensors = self.tensors(given)
+        if self.differentiates:
+            rest = plan, *self.rest, memo_of(plan)
+            how = op.How(self.kernels, rest, self.places, self.packed, self.run, self.backward)
+            output, lse, *_ = op.with_gradients(how, tensors)
+        else:
+            output, lse, *_ = self.run(tensors)
+        return Answer(output, lse)
+
+    def tensors(self, given: Given) -> list[Tensor]:
+        """The tensors of the problem."""
+        return [given[name] for name in self.names]
+
+    @abstractmethod
+    def run(self, tensors: Sequence[Tensor]) -> Outputs:
+        """The outputs."""
+
+    backward: Any = None
+
+
+class _AllPairs(Prepared):
+    """Calls over all pairs."""
+
+    kernels = "native"
+
+    def __init__(self, call: Call, given: Given) -> None:
+        super().__init__(given)
         self.mask_shape = None if call.mask is None else call.mask.shape
         tables = call.tables[0]
         self.columns = call.plan.columns if tables.value is not None else 0
@@ -54,8 +118,10 @@ class Prepared:
         self.filled: Any = structs.struct
         self.rows, self.dtype = problem.query.shape[:3], problem.dtype
         output = laid_out_as(call.query, call.value.shape[-1])
-        self.output = output.shape, output.stride()
         self.filled.output = CTensor(0, *output.stride()[:3])
+        if self.packed:
+            output = output[0].transpose(0, 1)
+        self.output = output.shape, output.stride()
         self.sums = (*self.rows, self.columns) if self.columns else (0,)
         if self.columns:
             self.filled.sums = CTensor(0, *output.new_empty(self.sums).stride()[:3])
@@ -63,40 +129,27 @@ class Prepared:
         self.room = self.filled.threads * self.filled.workspace_numbers
 
     @staticmethod
-    def fits(call: Call, given: Given) -> bool:
-        """Whether the call takes the tensors that are given, each as it is, and no others."""
-        tables, plan, mask = call.tables[0], call.plan, call.mask
-        if len(call.tables) > 1 or plan.edges_only or tables.batched or call.keep is not None:
+    def fits(call: Call) -> bool:
+        """Whether the kernels read these tensors as they are."""
+        tables, mask = call.tables[0], call.mask
+        if call.dropout_p or tables.query is not None:
             return False
-        if call.dropout_p or call.need_mass or call.score is not DOT or isinstance(call.q_offset, Tensor):
-            return False
-        if any(isinstance(x, (Tensor, tuple)) and name not in _FIELDS for name, x in given.items()):
-            return False
-        dtype, inputs = call.query.dtype, (call.query, call.key, call.value)
-        if dtype not in (torch.float32, torch.float64) or (mask is not None and mask.dtype not in (dtype, torch.bool)):
+        if mask is not None and mask.dtype not in (call.query.dtype, torch.bool):
             return False
         if tables.bias is not None and tables.key is None and call.query.shape[0] > 1:
             return False  # the kernels write out biases that batch rows share
-        if plan.k_len >= 512 or not all(map(reads_as_it_is, inputs)):  # more keys need panels, and no preparation
-            return False
-        return all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables))
+        # more keys need panels, and no preparation
+        return call.plan.k_len < 512 and all(map(reads_as_it_is, (call.query, call.key, call.value)))
 
-    def answer(self, given: Given, plan: LabelPlan) -> Answer:
-        """The answer to a call of this form over labels of this plan."""
-        tensors = [given[name] for name in self.names]
-        if not self.differentiates:
-            output, lse, *_ = self._run(tensors)
-            return Answer(output, lse)
-        if self.packed:
-            tensors[:3] = [x.transpose(0, 1)[None] for x in tensors[:3]]
-        if self.mask_shape is not None:
-            tensors[-1] = tensors[-1].view(self.mask_shape)
-        output, lse, *_ = op.with_gradients(
-            "native", tensors, self.places, (plan, *self.rest, memo_of(plan)), self._run
-        )
-        return Answer(output, lse)
+    def tensors(self, given: Given) -> list[Tensor]:
+        """The tensors of the problem."""
+        found = super().tensors(given)
+        if self.mask_shape is not None and self.differentiates:
+            found[-1] = found[-1].view(self.mask_shape)
+        return found
 
-    def _run(self, tensors: Sequence[Tensor]) -> Outputs:
+    def run(self, tensors: Sequence[Tensor]) -> Outputs:
+        """The outputs."""
         struct, held = CProblem.from_buffer_copy(self.filled), []
         for name, x in zip(self.names, tensors, strict=True):
             if name in self.copied:
@@ -115,3 +168,112 @@ class Prepared:
             struct.sums.data = sums.data_ptr()
         build.kernels().library.relgraph_forward(ctypes.byref(struct))
         return Outputs(output, lse, sums, None)
+
+
+class _Listed(Prepared):
+    """Calls over listed pairs."""
+
+    kernels = KERNELS
+
+    def __init__(self, call: Call, given: Given) -> None:
+        super().__init__(given)
+        tables, memo = call.tables[0], memo_of(call.plan)
+        self.drops, self._backward = call.dropout_p > 0.0, None
+        if self.drops:  # each answer draws its own seed
+            call = replace(call, dropout_seed=torch.zeros((), dtype=torch.int64, device="cpu"))
+        tensors, header = op.flat(
+            call, columns=0, need_sums=False, label_keys=tables.key, label_values=tables.value,
+            label_queries=tables.query,
+        )  # fmt: skip
+        self.rest = header, call.scale, call.dropout_p, None
+        self.places = [x is not None for x in tensors]
+        self.differentiates = torch.is_grad_enabled() and any(x.requires_grad for x in tensors if x is not None)
+        structs = EdgeStructs(op.problem_of(tensors, call.plan, *self.rest, memo))
+        self.pairs, self.filled = structs.pairs, structs.struct
+        self.shape, self.rows = (*given["query"].shape[:-1], call.value.shape[-1]), call.query.shape[:3]
+        self.dtype = call.query.dtype
+        self.filled.output = self._strides(torch.empty(self.shape, dtype=self.dtype, device="cpu"))
+
+    @staticmethod
+    def fits(call: Call) -> bool:
+        """Whether the kernels read these tensors as they are."""
+        tables, csr = call.tables[0], call.plan.parts[0].csr
+        if call.mask is not None or call.is_causal or tables.bias is not None or tables.rows is not None:
+            return False
+        dense = (call.query, call.key, call.value, *(x for x in tables if x is not None))
+        return csr is not None and csr.col.shape[0] > 0 and all(x.stride(-1) == 1 for x in dense)
+
+    def tensors(self, given: Given) -> list[Tensor]:
+        """The tensors of the problem, with the seed of dropout."""
+        found = super().tensors(given)
+        if self.drops:
+            found.append(torch.randint(1 << 62, (), device="cpu"))
+        return found
+
+    def run(self, tensors: Sequence[Tensor]) -> Outputs:
+        """The outputs."""
+        struct = CEdges.from_buffer_copy(self.filled)
+        output = torch.empty(self.shape, dtype=self.dtype, device="cpu")
+        lse = torch.empty(self.rows, dtype=self.dtype, device="cpu")
+        room = torch.empty(struct.threads * struct.workspace_numbers, dtype=self.dtype, device="cpu")
+        self._point(struct, tensors)
+        struct.output.data, struct.lse, struct.workspace = output.data_ptr(), lse.data_ptr(), room.data_ptr()
+        build.kernels().library.relgraph_edges_forward(ctypes.byref(struct))
+        return Outputs(output, lse, None, None)
+
+    def backward(self, tensors: Sequence[Tensor], incoming: Outputs) -> list[Tensor | None]:
+        """The gradients of the tensors."""
+        filled, widths, numbers = self._for_gradients(tensors)
+        struct = CEdges.from_buffer_copy(filled)
+        self._point(struct, tensors)
+        found: list[Any] = []
+        for name, x in zip(self.names, tensors, strict=False):
+            width = widths.get(name)
+            made = torch.empty_like(x) if width is None else x.new_empty(struct.heads, *x.shape[-2:])
+            getattr(struct, _GRADIENTS[name]).data = made.data_ptr()
+            found.append(made)
+        output, lse = incoming.output, incoming.lse
+        if output is not None:
+            output = output if output.stride(-1) == 1 else output.contiguous()
+            struct.output = self._strides(output)
+            struct.output.data = output.data_ptr()
+        if lse is not None:
+            lse = lse.contiguous()
+            struct.lse = lse.data_ptr()
+        rooms = [torch.empty(count, dtype=self.dtype, device="cpu") for count in numbers]
+        struct.workspace, struct.label_parts, struct.key_parts = (room.data_ptr() for room in rooms)
+        build.kernels().library.relgraph_edges_backward(ctypes.byref(struct))
+        for at, name in enumerate(self.names):
+            if name in widths and tensors[at].dim() == 2:  # all heads share the table
+                found[at] = found[at].sum(0)
+        return [*found, None] if self.drops else found
+
+    def _for_gradients(self, tensors: Sequence[Tensor]) -> tuple[Any, dict[str, int], list[int]]:
+        """The struct of backward, the width of each table, and the numbers of each kind of room; worked out once."""
+        if self._backward is not None:
+            return self._backward
+        struct, widths = CEdges.from_buffer_copy(self.filled), {}
+        for name, x in zip(self.names, tensors, strict=False):
+            if name.endswith("_table"):
+                labels, widths[name] = x.shape[-2:]
+                setattr(struct, _GRADIENTS[name], CTensor(0, 0, labels * widths[name], widths[name]))
+            else:
+                setattr(struct, _GRADIENTS[name], self._strides(torch.empty_like(x)))
+        struct.output = CTensor()
+        struct.workspace_numbers = build.kernels().library.relgraph_edges_room(ctypes.byref(struct), 1)
+        parts = struct.batch * struct.stretches * struct.heads * struct.labels * sum(widths.values())
+        keys = struct.batch * struct.kv_heads * struct.k_len * (struct.size + struct.value_size)
+        numbers = [struct.threads * struct.workspace_numbers, parts, (struct.stretches - 1) * keys]
+        self._backward = struct, widths, numbers
+        return self._backward
+
+    def _point(self, struct: Any, tensors: Sequence[Tensor]) -> None:
+        """Where the tensors are."""
+        for name, x in zip(self.names, tensors, strict=False):
+            getattr(struct, _FIELDS[name]).data = x.data_ptr()
+        if self.drops:
+            struct.seed = int(tensors[-1])
+
+    def _strides(self, x: Tensor) -> ctypes.Structure:
+        """A tensor in the layout of the caller, without its address."""
+        return CTensor(0, 0, x.stride(1), x.stride(0)) if self.packed else CTensor(0, *x.stride()[:3])
