@@ -95,6 +95,63 @@ def test_values_and_gradients(kind, layout, n, answered):
     assert len(answered) == (0 if shared else 2)
 
 
+EDGES = {
+    "nodes, tables of all heads": {},
+    "nodes, a table per head, one key head": {"per_head": True, "kv_heads": 1, "kinds": "kvq"},
+    "nodes, values only, two threads": {"kinds": "v", "threads": 2},
+    "a batch, a mirrored layout": {"batch": 2, "per_head": True},
+    "a batch of own edges, two threads": {"batch": 2, "own": True, "kinds": "kvq", "threads": 2},
+}
+
+
+@pytest.mark.parametrize("layout", EDGES)
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_listed_pairs(layout, dropout, answered):
+    """Values, gradients and second derivatives of a prepared call equal those of a call that is not."""
+    how = {"per_head": False, "kv_heads": 4, "kinds": "kv", "batch": None, "own": False, "threads": 1} | EDGES[layout]
+    torch.manual_seed(len(layout))
+    queries, keys, count, batch = 30, 40, 9000 if how["threads"] == 2 else 70, how["batch"]
+    index = torch.stack([torch.randint(0, keys, (count,)), torch.randint(0, queries, (count,))])
+    ids = torch.randint(-1, 5, (count,))
+    rows = {"batch": torch.arange(count) % 2, "batch_size": 2} if how["own"] else {}
+    labels = rg.EdgeLabels(index, ids, 5, q_len=queries, k_len=keys, **rows)
+
+    def new(length, heads, size):
+        x = torch.randn(*(() if batch is None else (batch,)), length, heads, size, dtype=F64)
+        return (x if batch is None else x.transpose(1, 2)).requires_grad_()
+
+    leaves = [new(queries, 4, 8), new(keys, how["kv_heads"], 8), new(keys, how["kv_heads"], 6)]
+    inputs, tables = list(leaves), {}
+    for kind, name, size in (("k", "key_table", 8), ("v", "value_table", 6), ("q", "query_table", 8)):
+        if kind in how["kinds"]:
+            heads = (4,) if how["per_head"] else ()
+            tables[name] = torch.randn(*heads, 5, size, dtype=F64, requires_grad=True)
+            leaves.append(tables[name])
+    attend = rg.edge_attention if batch is None else rg.relation_attention
+    seen = torch.ones(1, 1, 1, keys, dtype=torch.bool)  # a mask of no effect keeps a call from being prepared
+    unprepared = {"score": rg.score.LeakyReLU(1.0)} if batch is None else {"attn_mask": seen}
+
+    def run(**options):
+        torch.manual_seed(7)
+        output = attend(*inputs, labels, **tables, dropout_p=dropout, enable_gqa=True, **options)
+        weighted = (output * torch.linspace(0, 1, output.numel(), dtype=F64).view(output.shape)).square().sum()
+        first = torch.autograd.grad(weighted, leaves, create_graph=count < 100)
+        return [output, *first, *(torch.autograd.grad(first[0].square().sum(), leaves) if count < 100 else ())]
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(how["threads"])
+    try:
+        truth = run(impl="native" if dropout else "reference" if batch else "edges", **(unprepared if dropout else {}))
+        assert not answered
+        for _ in range(2):
+            found = run(impl="native")
+    finally:
+        torch.set_num_threads(before)
+    assert len(answered) == (2 if batch is None else 1)  # a graph layer's first call is answered so too
+    for mine, theirs in zip(found, truth, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-10, rtol=1e-10)
+
+
 @pytest.mark.parametrize("kind", ["distance", "packed"])
 def test_inputs_that_kernels_cannot_read_as_they_are(kind):
     labels = labels_of(kind, 6)
