@@ -7,7 +7,7 @@ import json
 import pytest
 
 from docs.benchmarks import __main__ as whole
-from docs.benchmarks import attention, step
+from docs.benchmarks import attention, small, step
 
 graphs = pytest.importorskip("docs.benchmarks.graphs", reason="torch-geometric is not installed")
 SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200", "--kind": "types"}
@@ -28,6 +28,13 @@ def test_rows_are_printed_and_kept(module, what, names, ways, monkeypatch, capsy
     assert len(rows) == ways
     assert f"| {' | '.join(rows[0])} |" in capsys.readouterr().out
     assert all(cell for row in rows for cell in row.values())
+
+
+def test_small_calls_are_compared(capsys):
+    small.main(["--quick", "--rounds", "2", "--only", "RelationConv|decoding"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith(("| a ", "| Rel"))]
+    assert [row[0].split(",")[0] for row in rows] == ["| a step of decoding", "| RelationConv", "| RelationConv"]
+    assert [row[-1].startswith("–") for row in rows] == [True, False, False]
 
 
 @pytest.mark.parametrize(("module", "given"), [
