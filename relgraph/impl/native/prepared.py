@@ -61,7 +61,7 @@ class Prepared(ABC):
     """What calls of one form share with each other, over labels of one plan, which it does not hold."""
 
     kernels: str
-    rest: tuple[Any, ...]
+    rest: tuple[list[int], float, float, None]
     places: Sequence[bool]
     differentiates: bool
 
