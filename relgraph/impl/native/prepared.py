@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from ctypes import c_int64
 from typing import Any
 
 import torch
@@ -15,8 +16,14 @@ from torch import Tensor
 from relgraph.call import Answer, Call, Given
 from relgraph.impl import op
 from relgraph.impl.native import build
-from relgraph.impl.native.problem import ProblemStructs, laid_out_as, reads_as_it_is
-from relgraph.impl.native.structs import CProblem, CTensor
+from relgraph.impl.native.problem import (
+    ProblemStructs,
+    laid_out_as,
+    mask_strides,
+    may_need_panels,
+    reads_as_it_is,
+)
+from relgraph.impl.native.structs import CPart, CProblem, CTensor
 from relgraph.impl.problem import Outputs
 from relgraph.plan import LabelPlan, memo_of
 from relgraph.score import DOT
@@ -60,11 +67,13 @@ class Prepared:
         if self.columns:
             self.filled.sums = CTensor(0, *output.new_empty(self.sums).stride()[:3])
         self.filled.workspace_numbers = build.kernels().library.relgraph_workspace(ctypes.byref(self.filled))
-        self.room = self.filled.threads * self.filled.workspace_numbers
 
     @staticmethod
-    def fits(call: Call, given: Given) -> bool:
-        """Whether the call takes the tensors that are given, each as it is, and no others."""
+    def fits(call: Call, given: Given, *, step: bool) -> bool:
+        """Whether the call takes the tensors that are given, each as it is, and no others.
+
+        A ``step`` of decoding has any number of keys.
+        """
         tables, plan, mask = call.tables[0], call.plan, call.mask
         if len(call.tables) > 1 or plan.edges_only or tables.batched or call.keep is not None:
             return False
@@ -75,9 +84,9 @@ class Prepared:
         dtype, inputs = call.query.dtype, (call.query, call.key, call.value)
         if dtype not in (torch.float32, torch.float64) or (mask is not None and mask.dtype not in (dtype, torch.bool)):
             return False
-        if tables.bias is not None and tables.key is None and call.query.shape[0] > 1:
+        if tables.bias is not None and tables.key is None and call.query.shape[0] > 1 and not step:
             return False  # the kernels write out biases that batch rows share
-        if plan.k_len >= 512 or not all(map(reads_as_it_is, inputs)):  # more keys need panels, and no preparation
+        if may_need_panels(plan, call.query, any_keys=step) or not all(map(reads_as_it_is, inputs)):
             return False
         return all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables))
 
@@ -96,8 +105,24 @@ class Prepared:
         )
         return Answer(output, lse)
 
-    def _run(self, tensors: Sequence[Tensor]) -> Outputs:
-        struct, held = CProblem.from_buffer_copy(self.filled), []
+    def answer_step(self, given: Given) -> Answer:
+        """The answer to a step of decoding of this form, which has keys and an offset of its own."""
+        labels, keys, mask = given["labels"], given["key"].shape[2], given.get("attn_mask")
+        offset = given["q_offset"] if labels is None else labels.q_offset
+        struct = CProblem.from_buffer_copy(self.filled)
+        offsets, part = c_int64(offset), CPart.from_buffer_copy(struct.parts[0])
+        part.offsets = struct.causal_offsets = ctypes.addressof(offsets)
+        struct.parts = ctypes.pointer(part)
+        struct.k_len = struct.most_keys = keys
+        struct.causal = int(given.get("is_causal", False) and offset < keys - 1)
+        if mask is not None:
+            struct.mask_strides = mask_strides(mask)
+        struct.workspace_numbers = build.kernels().library.relgraph_workspace(ctypes.byref(struct))
+        output, lse, *_ = self._run([given[name] for name in self.names], struct)
+        return Answer(output, lse)
+
+    def _run(self, tensors: Sequence[Tensor], step: Any = None) -> Outputs:
+        struct, held = CProblem.from_buffer_copy(self.filled) if step is None else step, []
         for name, x in zip(self.names, tensors, strict=True):
             if name in self.copied:
                 x = x.contiguous()
@@ -109,7 +134,7 @@ class Prepared:
         dtype = self.dtype
         output = torch.empty_strided(*self.output, dtype=dtype, device="cpu")
         lse, sums = torch.empty(self.rows, dtype=dtype, device="cpu"), torch.empty(self.sums, dtype=dtype, device="cpu")
-        workspace = torch.empty(self.room, dtype=dtype, device="cpu")
+        workspace = torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype, device="cpu")
         struct.output.data, struct.lse, struct.workspace = output.data_ptr(), lse.data_ptr(), workspace.data_ptr()
         if self.columns:
             struct.sums.data = sums.data_ptr()
