@@ -11,6 +11,7 @@ from relgraph.arguments import check
 from relgraph.labels import Labels
 from relgraph.labels.distance import check_offset
 from relgraph.labels.join import same_offset
+from relgraph.labels.naming import KINDS
 from relgraph.plan import LabelPlan
 
 
@@ -65,7 +66,7 @@ def sees_all_keys(offset: int | Tensor, plan: LabelPlan) -> bool:
 
 def offsets_of(labels: Any) -> tuple[int | Tensor | None, ...]:
     """The offsets of labels; none for raw ids and without labels."""
-    return labels.offsets if isinstance(labels, Labels) else ()
+    return labels.offsets if type(labels) in KINDS else ()
 
 
 def _agree(one: int | Tensor, other: int | Tensor) -> bool:

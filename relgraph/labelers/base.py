@@ -227,7 +227,7 @@ def check_operand(symbol: str, value: Any) -> Labeler:
 
 def check_made(labeler: Any, labels: Any) -> Labels:
     """Return ``labels``, made by ``labeler``; raise TypeError unless they are Labels."""
-    if not isinstance(labels, Labels):
+    if type(labels) not in KINDS and not isinstance(labels, Labels):
         raise TypeError(f"the labels of {type(labeler).__name__} must be Labels, got {in_place_of_labels(labels)}")
     return labels
 

@@ -151,16 +151,18 @@ class DistanceLabels(Labels):
         offset: int | Tensor = 0 if self.q_offset is None else self.q_offset
         if isinstance(offset, Tensor):
             offset = offset.to(torch.int64)  # a narrow type could overflow
+        check_offset(offset + further)
         return self._between(q_len, k_len, offset + further, q_ptr, k_ptr)
 
     def _between(
         self, q_len: int, k_len: int, q_offset: int | Tensor | None, q_ptr: Tensor | None = None,
         k_ptr: Tensor | None = None,
     ) -> Self:  # fmt: skip
-        """The same ids by distance for other queries and keys."""
-        return type(self)(
-            q_len, k_len, lookup=self.lookup, left=self.left, num_labels=self.num_labels, q_offset=q_offset,
-            ptr=k_ptr, q_ptr=q_ptr,
+        """The same ids by distance for other queries and keys, which are checked."""
+        rows = q_offset.shape[0] if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and k_ptr is None else 1
+        return self._make(
+            q_len=q_len, k_len=k_len, batch_size=rows, num_labels=self.num_labels, lookup=self.lookup, left=self.left,
+            q_offset=q_offset, q_ptr=q_ptr, k_ptr=k_ptr, _named=self._named,
         )  # fmt: skip
 
     def _carries_no_ids(self) -> bool:

@@ -20,7 +20,7 @@ Files, in the order in which an input meets them:
 - ``plain``: weights and settings of torch's layers.
 - ``attention``: multi-head attention; ``projections``: its weights and biases; ``made_labels``: the labels of a call.
 - ``inputs``, ``masks``: the checks of its inputs; its masks joined into one.
-- ``cache``: keys and values of earlier calls.
+- ``cache``: keys and values of earlier calls; ``steps``: the inputs of a step of decoding like the one before.
 - ``table``, ``tables``: one table; the four tables of one attention; ``value_maps``: the maps of values per label.
 - ``scores``: the checks of a layer's score; ``memory``: a packed memory of a padded target.
 - ``record``: hooks that record attention.

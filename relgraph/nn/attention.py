@@ -17,6 +17,8 @@ from relgraph.functional.attention import attend
 from relgraph.functional.choice import choice_of
 from relgraph.functional.region import active
 from relgraph.impl import IMPLEMENTATIONS
+from relgraph.labels.memory import Memory
+from relgraph.nn import steps
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Names, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_between
@@ -28,6 +30,8 @@ from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_given, check_kinds
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
 from relgraph.score import Score
+
+_NEVER_WEIGHTS = ("chunked", "native", "triton")
 
 
 class RelationAttention(Projections):
@@ -140,6 +144,7 @@ class RelationAttention(Projections):
         num_labels, names = check_labeler(labeler, num_labels, tables)
         self.labeler = labeler
         self._names = Names()
+        self._steps = Memory()
         self._set_sizes(embed_dim, num_heads, num_kv_heads, head_dim, kdim, vdim)
         self.dropout = check.probability("dropout", dropout)
         self.scale = None if scale is None else check.finite("scale", scale)
@@ -337,12 +342,18 @@ class RelationAttention(Projections):
         region = active()
         given["cache"] = cache
         if region is None:
-            inputs, rows = self._checked(labels, **given)
+            form, rows = steps.form_of(self, labels, given), None
+            inputs = None if form is None else steps.next_inputs(self, form, given)
+            if inputs is None:
+                inputs, rows = self._checked(labels, **given)
+                if form is not None:
+                    steps.remember(self, form, inputs)
         else:
             inputs, rows = region.check_together(lambda: self._checked(labels, **given), labels, given)
             if inputs.pairs is not None and inputs.padding is not None:
                 inputs = inputs._replace(padding=region.all_keys(inputs.padding))
-        tables: dict[str, Any] = {} if self.tables is None else self.tables(given["bank_features"])
+        own: RelationTables | None = self.tables
+        tables: dict[str, Any] = {} if own is None else own(given["bank_features"])
         query, key, value, mask = self._project(inputs, cache)
         call = {
             "query": query, "key": key, "value": value, "labels": inputs.labels, **tables, "attn_mask": mask,
@@ -365,8 +376,7 @@ class RelationAttention(Projections):
         inputs = check_inputs(self, query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache)
         if self.tables is None and bank_features is not None:
             raise ValueError("bank_features must be None for a layer without tables")
-        check.boolean("need_label_mass", need_label_mass)
-        if need_label_mass and self.tables is None:
+        if need_label_mass is not False and check.boolean("need_label_mass", need_label_mass) and self.tables is None:
             raise ValueError(
                 "need_label_mass must be False for a layer without tables, whose labels carry no ids; "
                 "rg.relation_attention_with_aux sums plain attention by any labels"
@@ -375,9 +385,9 @@ class RelationAttention(Projections):
         if row_scores is not None:
             rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs, self._names)
         # before the cache takes the keys
-        check.boolean("need_weights", need_weights)
-        check.boolean("average_attn_weights", average_attn_weights)
-        if need_weights and self.impl in ("chunked", "native", "triton"):
+        if average_attn_weights is not False:
+            check.boolean("average_attn_weights", average_attn_weights)
+        if need_weights is not False and check.boolean("need_weights", need_weights) and self.impl in _NEVER_WEIGHTS:
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )
@@ -388,7 +398,7 @@ class RelationAttention(Projections):
         q, k, v = self._project_new(inputs)
         padding = inputs.padding
         if cache is not None and k is not None and v is not None:
-            k, v, padding = cache.append(k, v, padding)
+            k, v, padding = cache._append(k, v, padding)
         elif cache is not None:
             k, v, padding = cache.key, cache.value, cache.padding if padding is None else padding
         assert k is not None and v is not None

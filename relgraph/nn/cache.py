@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels import Labels
+from relgraph.labels.naming import KINDS
 from relgraph.nn.masks import as_additive, check_dtype
 
 _P = ParamSpec("_P")
@@ -113,43 +113,44 @@ class KVCache:
                 before, or more keys than ``max_len``.
         """
         _check_new(key, value, padding)
+        self._check_room(key.shape[0], key.shape[2])
+        return self._append(key, value, padding)
+
+    def _append(self, key: Tensor, value: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The same for keys and values that fit each other and of which there is room for so many."""
         batch, _, length, _ = key.shape
-        self._check_room(batch, length)
         _check_matches_cache("key", self._key, key)
         _check_matches_cache("value", self._value, value)
         joined = self._joined_padding(padding, batch, length)
-        keys, values = self._store(self._key, key), self._store(self._value, value)
+        kept = not _locked(self._key)
+        keys, values = self._store(self._key, key, kept=kept), self._store(self._value, value, kept=kept)
         self._key, self._value, self._padding = keys, values, joined
         self._length += length
-        return keys[:, :, : self._length], values[:, :, : self._length], joined
+        return keys.narrow(2, 0, self._length), values.narrow(2, 0, self._length), joined
 
-    def _store(self, buffer: Tensor | None, new: Tensor) -> Tensor:
-        """Write ``new`` after the first ``len(self)`` rows, into the same buffer if possible, and return the buffer."""
-        start, stop = self._length, self._length + new.shape[2]
+    def _store(self, buffer: Tensor | None, new: Tensor, *, kept: bool) -> Tensor:
+        """The buffer, the same one if it is kept and has room, with ``new`` after the first ``len(self)`` rows."""
+        start, length = self._length, new.shape[2]
         if torch.is_grad_enabled():
             return new if buffer is None else torch.cat([buffer[:, :, :start], new], 2)
-        room = 0 if buffer is None else buffer.shape[2]
-        compiling = torch.compiler.is_compiling()
-        # made in inference mode, and not to be written outside of it
-        locked = (
-            buffer is not None and not compiling and buffer.is_inference() and not torch.is_inference_mode_enabled()
-        )
-        if buffer is None or room < stop or locked:
+        room, stop = 0 if buffer is None else buffer.shape[2], start + length
+        if buffer is None or room < stop or not kept:
             size = self.max_len if self.max_len is not None else stop if buffer is None else max(stop, 2 * room)
             grown = new.new_zeros(*new.shape[:2], size, new.shape[3])
             if buffer is not None:
                 grown[:, :, :start] = buffer[:, :, :start]
             buffer = grown
-        buffer[:, :, start:stop] = new
+        buffer.narrow(2, start, length).copy_(new)
         return buffer
 
     def _joined_padding(self, new: Tensor | None, batch: int, length: int) -> Tensor | None:
         """The padding mask of the keys so far and of ``length`` new keys, ``[B, N + n]``; None if neither has one."""
-        check.same_device(cache=self._key, padding=new)
         old = self._padding
+        if old is None and new is None:
+            return None
+        check.same_device(cache=self._key, padding=new)
         if old is None:
-            if new is None:
-                return None
+            assert new is not None
             old = torch.zeros(batch, self._length, dtype=torch.bool, device=new.device)
         if new is None:
             new = torch.zeros(batch, length, dtype=torch.bool, device=old.device)
@@ -199,6 +200,13 @@ class KVCache:
     def __repr__(self) -> str:
         parts = [f"{self._length} keys"] + ["static"] * self.static
         return f"KVCache({', '.join(parts)}{'' if self.max_len is None else f', max_len={self.max_len}'})"
+
+
+def _locked(buffer: Tensor | None) -> bool:
+    """Whether the buffer was made in inference mode and may not be written here, outside of it."""
+    if buffer is None or torch.compiler.is_compiling():
+        return False
+    return buffer.is_inference() and not torch.is_inference_mode_enabled()
 
 
 def _check_new(key: Any, value: Any, padding: Any) -> None:
@@ -364,7 +372,7 @@ class StackCache(_Caches):
 def labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
     """Cut labels of a whole sequence to ``length`` rows after ``past`` against all keys so far; return others."""
     stop = past + length
-    if not isinstance(labels, Labels) or labels.packed or (labels.q_len, labels.k_len) == (length, stop):
+    if type(labels) not in KINDS or labels.packed or (labels.q_len == length and labels.k_len == stop):
         return labels
     if labels.q_len != labels.k_len or labels.q_len < stop:
         return labels
@@ -373,7 +381,7 @@ def labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
 
 def memory_labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
     """Cut labels of a whole target against the memory to ``length`` target rows after ``past``; return others."""
-    if not isinstance(labels, Labels) or labels.packed or labels.q_len == length or labels.q_len < past + length:
+    if type(labels) not in KINDS or labels.packed or labels.q_len == length or labels.q_len < past + length:
         return labels
     return labels.rows(past, past + length)
 
@@ -398,6 +406,6 @@ def restores_cache_on_error(forward: Callable[_P, _T]) -> Callable[_P, _T]:
 
 def _kv_caches(cache: Any) -> list[KVCache]:
     """Every KVCache within ``cache``."""
-    if isinstance(cache, _Caches):
-        return [inner for part in cache._parts() for inner in _kv_caches(part)]
-    return [cache] if isinstance(cache, KVCache) else []
+    if isinstance(cache, KVCache):
+        return [cache]
+    return [inner for part in cache._parts() for inner in _kv_caches(part)] if isinstance(cache, _Caches) else []

@@ -201,8 +201,9 @@ def _check_position(q_offset: Any, labels: Any, name: str, cache: KVCache | None
     if q_offset is not None:
         raise ValueError("q_offset must be left out with a cache that grows, which sets it")
     offsets = offsets_of(labels)
-    if any(isinstance(offset, Tensor) for offset in offsets):
-        return None
+    for offset in offsets:
+        if isinstance(offset, Tensor):
+            return None
     for offset in offsets:
         if (0 if offset is None else offset) != len(cache):
             raise ValueError(

@@ -81,7 +81,7 @@ def labels_between(labeler: Any, labels: Any, query: Any, key: Any, cache: Any, 
 
 def length_of(name: str, x: Any) -> int:
     """How many rows there are."""
-    if check.tensor(name, x).dim() not in (2, 3):
+    if (x if type(x) in check.PLAIN else check.tensor(name, x)).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
     return x.shape[-2]
 
@@ -90,17 +90,19 @@ def labels_of_lengths(
     labeler: Any, lengths: Sequence[int], q_offset: Any, x: Tensor, name: str = "labels", ptr: Tensor | None = None
 ) -> Labels:
     """The labels that a labeler makes from lengths, on the device of ``x``; errors call them ``name``."""
-    given = {"q_offset": q_offset, "ptr": ptr}
+    given: dict[str, Any] = {} if q_offset is None else {"q_offset": q_offset}
+    if ptr is not None:
+        given["ptr"] = ptr
     try:
-        made = labeler(*lengths, **{key: value for key, value in given.items() if value is not None})
+        made = labeler(*lengths, **given)
     except TypeError as error:
         several = _inputs(labeler)
         pass_it = f"call it, {name}=labeler({several})" if several else f"pass what it reads, {name}=..."
         raise TypeError(
             f"{name} must be given, as the labeler {shown(labeler)} does not label lengths: {pass_it} ({error})"
         ) from error
-    check_made(labeler, made)
-    return made.to(x.device) if made.device not in (None, x.device) else made
+    where = check_made(labeler, made).device
+    return made if where is None or where == x.device else made.to(x.device)
 
 
 def labels_of(labeler: Any, given: Any, name: str = "labels") -> Labels:

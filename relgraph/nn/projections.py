@@ -162,8 +162,9 @@ class Projections(nn.Module):
 
     def _joined_bias(self) -> Tensor | None:
         """One bias for queries, keys and values together; zeros for those that have none."""
-        if self.in_proj_bias is not None:
-            return self.in_proj_bias
+        joined = self.in_proj_bias
+        if joined is not None:
+            return joined
         biases = self._biases()
         like = next((bias for bias in biases if bias is not None), None)
         if like is None:
@@ -173,22 +174,21 @@ class Projections(nn.Module):
 
     def _project_new(self, inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Queries, keys and values of this call, without those in a cache."""
-        if self.in_proj_weight is not None and inputs.query is inputs.key and inputs.key is inputs.value:
-            q, k, v = linear(inputs.query, self.in_proj_weight, self._joined_bias()).split(self._widths(), -1)
+        weight = self.in_proj_weight
+        if weight is not None and inputs.query is inputs.key and inputs.key is inputs.value:
+            joined = linear(inputs.query, weight, self._joined_bias())
+            heads = self.num_heads, self.num_kv_heads, self.num_kv_heads
+            q, k, v = joined.view(*joined.shape[:-1], sum(heads), self.head_dim).split_with_sizes(heads, -2)
         else:
             weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-            weights = weights if self.in_proj_weight is None else self.in_proj_weight.split(self._widths())
+            weights = weights if weight is None else weight.split(self._widths())
             named = zip((inputs.query, inputs.key, inputs.value), weights, self._biases(), strict=True)
-            q, k, v = (None if x is None else linear(x, w, b) for x, w, b in named)
+            q, k, v = (None if x is None else linear(x, w, b).unflatten(-1, (-1, self.head_dim)) for x, w, b in named)
         assert q is not None
-        k = None if k is None else self._split_heads(k, self.num_kv_heads, inputs)
-        v = None if v is None else self._split_heads(v, self.num_kv_heads, inputs)
-        return self._split_heads(q, self.num_heads, inputs), k, v
-
-    def _split_heads(self, x: Tensor, heads: int, inputs: Inputs) -> Tensor:
-        """``[B, N, heads · D]`` as ``[B, heads, N, D]``; packed ``[T, heads, D]``."""
-        x = x.unflatten(-1, (heads, self.head_dim))
         if inputs.packed:
-            return x
-        x = x.transpose(-3, -2)
-        return x[None] if inputs.unbatched else x
+            return q, k, v
+        q = q.transpose(-3, -2)
+        k, v = None if k is None else k.transpose(-3, -2), None if v is None else v.transpose(-3, -2)
+        if not inputs.unbatched:
+            return q, k, v
+        return q[None], None if k is None else k[None], None if v is None else v[None]

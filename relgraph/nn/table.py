@@ -225,6 +225,16 @@ class LabelTable(nn.Module):
         return ", ".join(parts)
 
 
+def rows_of(table: LabelTable, features: Any) -> Tensor:
+    """What the table gives when it is called; rows that nothing changes or watches are read without the call."""
+    if type(table) is LabelTable and table.frozen is None and features is None:
+        rows = table._parameters.get("rows")
+        hooks = table._forward_hooks or table._forward_pre_hooks or table._backward_hooks or table._backward_pre_hooks
+        if type(rows) is nn.Parameter and not hooks:
+            return rows
+    return table(features) if table.bank is not None else table()
+
+
 def _fits(rows: Tensor, shape: list[Any]) -> bool:
     """Whether rows have this shape; an axis given as a string may have any size."""
     sizes = zip(shape, rows.shape, strict=False)

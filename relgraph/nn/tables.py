@@ -13,7 +13,7 @@ from relgraph.arguments.brief import brief, shown
 from relgraph.arguments.sharding import survives_reshard
 from relgraph.labelers import Labeler
 from relgraph.labels import Labels
-from relgraph.nn.table import FEATURES, LabelTable, check_label_names, check_size
+from relgraph.nn.table import FEATURES, LabelTable, check_label_names, check_size, rows_of
 
 KINDS = ("key", "value", "query", "bias")
 """The kinds of tables: a label's row is added to the key, the value, the query or, as a scalar, to the score."""
@@ -165,9 +165,10 @@ class RelationTables(nn.Module):
         for kind in self.kinds:
             if self.tied and kind == "value":
                 continue
-            of_kind, rows = getattr(self, kind), []
+            of_kind: Any = self._modules[kind]
+            rows = []
             for table, x in zip(of_kind if is_sum else (of_kind,), given, strict=True):
-                row = table(x) if table.bank is not None else table()
+                row = rows_of(table, x)
                 rows.append(row if type(self) is RelationTables else survives_reshard(self, row))
             tables[f"{kind}_table"] = tuple(rows) if is_sum else rows[0]
         if self.tied:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import relgraph as rg
+from relgraph.impl.native import build
+from relgraph.impl.native.prepared import _AllPairs
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import DenseLabels
 from relgraph.nn import KVCache, LayerCache, RelationAttention, StackCache
@@ -96,6 +98,131 @@ class TestPieces:
         options = {"is_causal": True, "cache": cache, "need_weights": True, "need_label_mass": True}
         z, weights, mass = layer(x[:, 3:], labels=LABELER(2, 5, q_offset=3), **options)
         close((z, weights, mass), (whole[0][:, 3:], whole[1][:, :, 3:], whole[2][:, :, 3:]))
+
+
+STEPS = {
+    "distance": {},
+    "several rows": {"rows": 3},
+    "one key head, in float32": {"num_kv_heads": 1, "dtype": torch.float32},
+    "left padding": {"padding": [3, 0]},
+    "padding by floats": {"padding": [3, 0], "floats": True, "rows": 2},
+    "a growing cache": {"max_len": None},
+    "biases of buckets": {"labeler": rg.BucketedDistance(8, 20), "tables": ("bias",)},
+    "keys before the lookup and after it": {"labeler": rg.ClippedDistance((40, 1)), "rows": 4},
+    "all tables per head": {"per_head": True},
+    "a window": {"labeler": rg.Window(3, 0), "tables": ("key",)},
+    "no labels": {"labeler": None, "rows": 2},
+    "without a batch": {"batch": None},
+}
+
+
+@pytest.mark.skipif(build.missing() is not None, reason=f"no compiled kernels: {build.missing()}")
+class TestSteps:
+    """Steps of decoding without gradients: those after the first are prepared, whatever the number of keys."""
+
+    @pytest.fixture
+    def prepared(self, monkeypatch):
+        found, answer = [], _AllPairs.answer_step
+        monkeypatch.setattr(_AllPairs, "answer_step", lambda *args: found.append(args) or answer(*args))
+        return found
+
+    @pytest.mark.parametrize("case", STEPS)
+    @pytest.mark.parametrize("whole", [False, True], ids=["own labels", "labels of the whole"])
+    def test_equal_one_pass(self, case, whole, prepared):
+        how = {"rows": 1, "batch": 2, "padding": None, "floats": False, "max_len": 31, "labeler": rg.ClippedDistance(4)}
+        how |= STEPS[case]
+        taken = {name: how.pop(name) for name in ("rows", "batch", "padding", "floats", "max_len")}
+        dtype, per_head = how.pop("dtype", F64), how.pop("per_head", False)
+        if per_head:
+            how["tables"] = rg.RelationTables(9, 4, 3, per_head=True, dtype=dtype)
+        torch.manual_seed(0)
+        layer = RelationAttention(12, 3, dtype=dtype, impl="native", **how).eval()
+        n, rows = 31, taken["rows"]
+        x = torch.randn(*([] if taken["batch"] is None else [2]), n, 12, dtype=dtype)
+        labels = layer.labeler(n) if whole and layer.labeler is not None else None
+        padding = None
+        if taken["padding"] is not None:
+            padding = torch.arange(n) < torch.tensor(taken["padding"])[:, None]
+            padding = torch.zeros(2, n, dtype=dtype).masked_fill(padding, -3.0) if taken["floats"] else padding
+        truth = copy.deepcopy(layer).double()
+        truth.impl = "reference"
+        pad = None if padding is None or not taken["floats"] else padding.double()
+        pad = padding if pad is None else pad
+        with torch.no_grad():
+            wanted = truth(x.double(), is_causal=True, key_padding_mask=pad)
+            cache, out, start = KVCache(taken["max_len"]), [], 0
+            while start < n:
+                stop = min(start + rows, n) if start else 5
+                mask = None if padding is None else padding[:, start:stop]
+                options = {"labels": labels, "is_causal": True, "cache": cache, "key_padding_mask": mask}
+                out.append(layer(x[..., start:stop, :], **options))
+                start = stop
+        torch.testing.assert_close(
+            torch.cat(out, -2).double(), wanted, **({} if dtype == F64 else {"atol": 2e-5, "rtol": 1e-5})
+        )
+        steps, forms = -(-(n - 5) // rows), len({26 % rows, 0}) if taken["max_len"] else 4  # the room of keys doubles
+        assert len(prepared) >= steps - forms
+
+    def test_more_keys_than_a_panel_and_than_a_block_of_rows(self, prepared):
+        layer = RelationAttention(8, 2, labeler=rg.ClippedDistance(3), impl="native").eval()
+        x = torch.randn(1, 530, 8)
+        with torch.no_grad():
+            cache = KVCache(530)
+            first = layer(x[:, :100], is_causal=True, cache=cache)
+            layer(x[:, 100:101], is_causal=True, cache=cache)
+            cache.reset()
+            layer(x[:, :528], is_causal=True, cache=cache)
+            rest = [layer(x[:, n : n + 1], is_causal=True, cache=cache) for n in (528, 529)]
+            layer.impl = "reference"
+            wanted = layer(x, is_causal=True)
+        assert len(prepared) == 2
+        torch.testing.assert_close(
+            torch.cat([first, *rest], 1), wanted[:, [*range(100), 528, 529]], atol=1e-5, rtol=1e-5
+        )
+
+    def test_what_does_not_fit_is_still_refused(self, prepared):
+        layer, x = RelationAttention(8, 2, labeler=rg.ClippedDistance(3)).eval(), torch.randn(2, 9, 8)
+        with torch.no_grad():
+            cache = KVCache(4)
+            for n in range(4):
+                layer(x[:, n : n + 1], is_causal=True, cache=cache)
+            with pytest.raises(ValueError, match="at most max_len = 4 keys"):
+                layer(x[:, 4:5], is_causal=True, cache=cache)
+            with pytest.raises(ValueError, match="cache holds 2 batch rows"):
+                layer(x[:1, 4:5], is_causal=True, cache=cache)
+            with pytest.raises(ValueError, match="dtype of the layer"):
+                layer(x[:, 4:5].double(), is_causal=True, cache=cache)
+            query, key = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 6, 4)
+            for keys in (4, 5, 6):
+                labels = rg.ClippedDistance(3)(1, keys, q_offset=keys - 1)
+                seen = len(prepared)
+                rg.relation_attention(
+                    query, key[:, :, :keys], key[:, :, :keys], labels, torch.randn(7, 4), impl="native"
+                )
+            assert len(prepared) == seen + 1
+            with pytest.raises(ValueError, match="labels must cover"):
+                rg.relation_attention(query, key[:, :, :5], key[:, :, :5], labels, torch.randn(7, 4), impl="native")
+            with pytest.raises(ValueError, match="q_offset must be that of the labels"):
+                rg.relation_attention(query, key, key, labels, torch.randn(7, 4), impl="native", q_offset=3)
+            mask = torch.ones(1, 1, 1, 5, dtype=torch.bool)
+            with pytest.raises(ValueError, match="attn_mask must broadcast"):
+                rg.relation_attention(query, key, key, labels, torch.randn(7, 4), impl="native", attn_mask=mask)
+
+    def test_other_weights_tables_and_labelers_are_seen(self):
+        x, cache = torch.randn(1, 8, 8, dtype=F64), KVCache()
+        layer = RelationAttention(8, 2, labeler=rg.ClippedDistance(3), dtype=F64).eval()
+        with torch.no_grad():
+            for n in range(6):
+                layer(x[:, n : n + 1], is_causal=True, cache=cache)
+            layer.tables.value.rows.add_(1.0)
+            layer.tables.key.register_forward_hook(lambda module, args, rows: rows * 2)
+            found = layer(x[:, 6:7], is_causal=True, cache=cache)
+            wanted = copy.deepcopy(layer)
+            wanted.impl = "reference"
+            close(found, wanted(x[:, :7], is_causal=True)[:, 6:])
+            layer.labeler = rg.ClippedDistance((5, 1))
+            with pytest.raises(ValueError, match="names of the tables"):
+                layer(x[:, 7:8], is_causal=True, cache=cache)
 
 
 def product(n):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from ctypes import c_int64
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +19,8 @@ from relgraph.call import Answer, Call, Given
 from relgraph.impl import op
 from relgraph.impl.native import build
 from relgraph.impl.native.edges import KERNELS, EdgeStructs
-from relgraph.impl.native.problem import ProblemStructs, laid_out_as, reads_as_it_is
-from relgraph.impl.native.structs import CEdges, CProblem, CTensor
+from relgraph.impl.native.problem import ProblemStructs, laid_out_as, mask_strides, may_need_panels, reads_as_it_is
+from relgraph.impl.native.structs import CEdges, CPart, CProblem, CTensor
 from relgraph.impl.problem import Outputs
 from relgraph.plan import LabelPlan, memo_of
 from relgraph.score import DOT
@@ -37,10 +38,16 @@ _GRADIENTS = {
 """Where a struct of listed pairs has their gradients."""
 
 
-def prepare(call: Call, given: Given) -> Prepared | None:
-    """The call, prepared for further ones of its form; None if it takes tensors otherwise than as they are given."""
-    kind = _Listed if call.plan.edges_only else _AllPairs
-    return kind(call, given) if _fits(call, given) and kind.fits(call) else None
+def prepare(call: Call, given: Given, *, step: bool) -> Prepared | None:
+    """The call, prepared for further ones of its form; None if it takes tensors otherwise than as they are given.
+
+    A ``step`` of decoding has any number of keys.
+    """
+    if not _fits(call, given):
+        return None
+    if call.plan.edges_only:
+        return _Listed(call, given) if _Listed.fits(call) else None
+    return _AllPairs(call, given) if _AllPairs.fits(call, step=step) else None
 
 
 def _fits(call: Call, given: Given) -> bool:
@@ -126,20 +133,20 @@ class _AllPairs(Prepared):
         if self.columns:
             self.filled.sums = CTensor(0, *output.new_empty(self.sums).stride()[:3])
         self.filled.workspace_numbers = build.kernels().library.relgraph_workspace(ctypes.byref(self.filled))
-        self.room = self.filled.threads * self.filled.workspace_numbers
 
     @staticmethod
-    def fits(call: Call) -> bool:
+    def fits(call: Call, *, step: bool) -> bool:
         """Whether the kernels read these tensors as they are."""
         tables, mask = call.tables[0], call.mask
         if call.dropout_p or tables.query is not None:
             return False
         if mask is not None and mask.dtype not in (call.query.dtype, torch.bool):
             return False
-        if tables.bias is not None and tables.key is None and call.query.shape[0] > 1:
+        if tables.bias is not None and tables.key is None and call.query.shape[0] > 1 and not step:
             return False  # the kernels write out biases that batch rows share
-        # more keys need panels, and no preparation
-        return call.plan.k_len < 512 and all(map(reads_as_it_is, (call.query, call.key, call.value)))
+        if may_need_panels(call.plan, call.query, any_keys=step):
+            return False
+        return all(map(reads_as_it_is, (call.query, call.key, call.value)))
 
     def tensors(self, given: Given) -> list[Tensor]:
         """The tensors of the problem."""
@@ -148,9 +155,25 @@ class _AllPairs(Prepared):
             found[-1] = found[-1].view(self.mask_shape)
         return found
 
-    def run(self, tensors: Sequence[Tensor]) -> Outputs:
-        """The outputs."""
-        struct, held = CProblem.from_buffer_copy(self.filled), []
+    def answer_step(self, given: Given) -> Answer:
+        """The answer to a step of decoding of this form, which has keys and an offset of its own."""
+        labels, keys, mask = given["labels"], given["key"].shape[2], given.get("attn_mask")
+        offset = given["q_offset"] if labels is None else labels.q_offset
+        struct = CProblem.from_buffer_copy(self.filled)
+        offsets, part = c_int64(offset), CPart.from_buffer_copy(struct.parts[0])
+        part.offsets = struct.causal_offsets = ctypes.addressof(offsets)
+        struct.parts = ctypes.pointer(part)
+        struct.k_len = struct.most_keys = keys
+        struct.causal = int(given.get("is_causal", False) and offset < keys - 1)
+        if mask is not None:
+            struct.mask_strides = mask_strides(mask)
+        struct.workspace_numbers = build.kernels().library.relgraph_workspace(ctypes.byref(struct))
+        output, lse, *_ = self.run(self.tensors(given), struct)
+        return Answer(output, lse)
+
+    def run(self, tensors: Sequence[Tensor], step: Any = None) -> Outputs:
+        """The outputs; of a step, by its struct."""
+        struct, held = CProblem.from_buffer_copy(self.filled) if step is None else step, []
         for name, x in zip(self.names, tensors, strict=True):
             if name in self.copied:
                 x = x.contiguous()
@@ -162,7 +185,7 @@ class _AllPairs(Prepared):
         dtype = self.dtype
         output = torch.empty_strided(*self.output, dtype=dtype, device="cpu")
         lse, sums = torch.empty(self.rows, dtype=dtype, device="cpu"), torch.empty(self.sums, dtype=dtype, device="cpu")
-        workspace = torch.empty(self.room, dtype=dtype, device="cpu")
+        workspace = torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype, device="cpu")
         struct.output.data, struct.lse, struct.workspace = output.data_ptr(), lse.data_ptr(), workspace.data_ptr()
         if self.columns:
             struct.sums.data = sums.data_ptr()

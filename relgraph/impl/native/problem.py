@@ -106,6 +106,8 @@ class PlanStructs(KeepsAlive):
             order = sorted(range(len(queries)), key=lambda g: -queries[g] * keys[g])
         most_keys = max([1, *keys])
         rows = min(max(SCORES // most_keys // 2 * 2, FEWEST_ROWS), MOST_ROWS)
+        if max([0, *queries]) <= FEWEST_ROWS:
+            rows = FEWEST_ROWS  # for any number of keys
         found, ptr = [], [0]
         for graph in order:
             count = queries[graph]
@@ -188,7 +190,8 @@ class _Form(KeepsAlive):
         """Which products of torch the kernels use, and how they divide the keys for them."""
         struct, found = self.filled, build.kernels().found
         struct.parallel, struct.gemm = found.parallel, found.gemm[struct.bytes]
-        single = struct.bytes == 4 and not struct.half and not _few(problem) and found.blocked is not None
+        few = few_queries(problem.plan, problem.query)
+        single = struct.bytes == 4 and not struct.half and not few and found.blocked is not None
         if struct.half or single:
             struct.blocked, struct.blocked_half, struct.release = found.blocked, found.blocked_half, found.release
         if single:
@@ -198,15 +201,20 @@ class _Form(KeepsAlive):
             struct.panels = -(-struct.k_len // struct.panel)
 
 
-def _few(problem: Problem) -> bool:
+def may_need_panels(plan: LabelPlan, query: Tensor, *, any_keys: bool) -> bool:
+    """Whether a problem in float32 is computed by panels, with its keys or with any number of them."""
+    return query.dtype is torch.float32 and not few_queries(plan, query) and (any_keys or plan.k_len >= FEWEST_KEYS)
+
+
+def few_queries(plan: LabelPlan, query: Tensor) -> bool:
     """Whether there are too few queries for products by panels."""
-    return problem.plan.q_ptr is not None or problem.query.shape[2] < FEWEST_QUERIES.get(problem.query.dtype, 0)
+    return plan.q_ptr is not None or query.shape[2] < FEWEST_QUERIES.get(query.dtype, 0)
 
 
 def _multiplies_half(problem: Problem) -> bool:
     """Whether the kernels multiply numbers in bfloat16."""
     even = problem.query.shape[3] % 2 == 0 and problem.value.shape[3] % 2 == 0
-    half = problem.query.dtype is torch.bfloat16 and even and not _few(problem)
+    half = problem.query.dtype is torch.bfloat16 and even and not few_queries(problem.plan, problem.query)
     return half and build.kernels().found.blocked_half is not None
 
 
@@ -270,11 +278,11 @@ class ProblemStructs(KeepsAlive):
         if mask is not None:
             struct.mask_kind = 1 if mask.dtype == torch.bool else 2
             mask = mask if mask.dtype == torch.bool else mask.to(dtype)
-            struct.mask, struct.mask_strides = self.address(mask), _steps(mask)
+            struct.mask, struct.mask_strides = self.address(mask), mask_strides(mask)
         struct.dropout_p = problem.dropout_p
         if problem.keep is not None and problem.dropout_p > 0.0:
             keep = problem.keep.to(dtype)
-            struct.keep, struct.keep_strides = self.address(keep), _steps(keep)
+            struct.keep, struct.keep_strides = self.address(keep), mask_strides(keep)
         elif problem.dropout_p > 0.0:
             assert problem.seed is not None
             struct.seed, struct.origin[:] = int(problem.seed.reshape(-1)[0]), problem.origin
@@ -301,6 +309,6 @@ def reads_as_it_is(x: Tensor) -> bool:
     return x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1]
 
 
-def _steps(x: Tensor) -> ctypes.Array[c_int64]:
+def mask_strides(x: Tensor) -> ctypes.Array[c_int64]:
     """Strides by which ``x`` broadcasts to four dimensions."""
     return (c_int64 * 4)(*(0 if n == 1 else step for n, step in zip(x.shape, x.stride(), strict=True)))

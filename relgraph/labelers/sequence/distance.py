@@ -20,10 +20,13 @@ from relgraph.labelers.sequence.difference import (
     mirrored_ids,
 )
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels
+from relgraph.labels.distance import FARTHEST as MOST
 from relgraph.labels.memory import Memory
 
 _made = Memory()
 """The labels of some lengths, so that all layers and steps share them and their plan. They hold no tensors."""
+_checked = Memory()
+"""For each labeler labels of no pair, whose lookup was checked. Each step of decoding takes it, for new lengths."""
 _REMEMBERED_TYPES = {int, type(None)}
 
 
@@ -106,7 +109,12 @@ class DistanceLabeler(ByDifference):
             return self._labels(*numbers, ptr, q_ptr)
         if torch.compiler.is_compiling():
             return self._labels(*numbers)
-        return _made.once((self, *numbers), lambda: self._labels(*numbers))
+        if q_offset is None:
+            return _made.once((self, *numbers), lambda: self._labels(*numbers))
+        keys = q_len if k_len is None else k_len
+        if 0 <= q_len <= MOST and 0 <= keys <= MOST and -MOST <= q_offset <= MOST:
+            return _checked.once(self, lambda: self(0))._between(q_len, keys, q_offset)
+        return self._labels(*numbers)
 
     def _labels(self, q_len: Any, k_len: Any, q_offset: Any, ptr: Any = None, q_ptr: Any = None) -> DistanceLabels:
         return DistanceLabels(
