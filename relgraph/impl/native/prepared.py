@@ -66,7 +66,7 @@ class Prepared:
     def fits(call: Call, given: Given) -> bool:
         """Whether the call takes the tensors that are given, each as it is, and no others."""
         tables, plan, mask = call.tables[0], call.plan, call.mask
-        if len(call.tables) > 1 or plan.edges_only or tables.batched or call.keep is not None:
+        if len(call.tables) > 1 or plan.edges_only or plan.by_function or tables.batched or call.keep is not None:
             return False
         if call.dropout_p or call.need_mass or call.score is not DOT or isinstance(call.q_offset, Tensor):
             return False
