@@ -72,7 +72,7 @@ class FunctionIds:
             codes = self.fn(i, j)
             if start == 0:
                 several = max(codes.shape[0], several) if codes.dim() == 3 else several
-                found = torch.empty(several, len(rows), len(keys), dtype=self.dtype, device=j[0].device)
+                found = codes.new_empty(several, len(rows), len(keys), dtype=self.dtype)
             found[:, start : start + step] = codes
         return found
 
@@ -82,8 +82,8 @@ class FunctionIds:
         shape, flat = given[0].shape, [x.reshape(-1) for x in given]
         many = flat[0].shape[0]
         step = many if torch.compiler.is_compiling() else PAIRS_AT_ONCE
-        found = [torch.empty(0, dtype=self.dtype, device=key.device)]
-        for start in range(0, many, max(step, 1)):
+        found = []
+        for start in range(0, max(many, 1), max(step, 1)):
             row, *ends = (x[start : start + step] for x in flat)
             sides = [[_each(x, row, end) for x in of] for of, end in zip((self.queries, self.keys), ends, strict=True)]
             if not packed:  # a function may give batch rows ids of their own, in an axis before those of pairs

@@ -24,8 +24,8 @@ def encode(plan: LabelPlan) -> tuple[list[Tensor], list[int]]:
     """
     if plan.by_function:
         raise NotImplementedError(
-            "labels whose ids a function computes (FunctionLabels) cannot enter compiled code, modes of torch or second "
-            "derivatives of kernels; write them out by .dense()"
+            "labels whose ids a function computes (FunctionLabels) cannot enter compiled code, modes of torch or "
+            "second derivatives of kernels; write them out by .dense()"
         )
     tensors: list[Tensor] = []
     ints = [plan.q_len, plan.k_len, plan.batch, int(plan.k_ptr is not None), len(plan.parts)]
