@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ import relgraph as rg
 from relgraph.call import check_call
 from relgraph.call.operands import POSITIONAL
 from relgraph.functional.attention import answer_to
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labelers.sequence.function import OwnFunction
+from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels, function
 
 F64 = torch.float64
 
@@ -52,6 +54,37 @@ def packed_edges(ptr):
 
 def attending(*shape) -> Tensor:
     return torch.rand(shape) > 0.3
+
+
+def fifths(i: Tensor, j: Tensor) -> Tensor:
+    """Ids by a function of the positions, in [-1, 4)."""
+    return (i * j + i) % 5 - 1
+
+
+def computed(make):
+    """What ``make`` returns, where no labels by function are few enough to be written out."""
+    with patch.object(function, "FEW_PAIRS", 0):
+        return make()
+
+
+def _function(n, k_len=None, offset=0):
+    i, j = torch.arange(n) + offset, torch.arange(n if k_len is None else k_len)
+    return computed(lambda: function.by_function(OwnFunction(fifths, 4), (i,), (j,), 4))
+
+
+def _function_packed(n):
+    ptr = pointers(n)
+    here = torch.cat([torch.arange(size) for size in ptr.diff()])
+    return computed(lambda: function.packed_by_function(OwnFunction(fifths, 4), (here,), (here,), 4, ptr, ptr))
+
+
+def _window_packed(n):
+    return DistanceLabels(n, lookup=[-2, -1, -1, -1, -2], left=2, ptr=pointers(n))
+
+
+def _edges_over_function_batch(n):
+    index, ids, batch = edges(n, batch=2)
+    return EdgeLabels(index, ids, 4, q_len=n, default=_function(n), batch=batch, batch_size=2)
 
 
 def _sum(n):
@@ -117,6 +150,15 @@ KINDS = {
         default=BlockLabels(torch.randint(-1, 4, (int((pointers(n).diff() ** 2).sum()),)), 4, pointers(n)),
     ),
     "edges over edges": _nested,
+    "function": _function,
+    "function per row": lambda n: _function(n, n + 4, torch.tensor([[4], [1]])),
+    "function packed": _function_packed,
+    "function window": lambda n: _function(n) & DistanceLabels(n, lookup=[-2, -1, -2], left=1),
+    "function packed window": lambda n: _function_packed(n) * distance(n, ptr=pointers(n)) & _window_packed(n),
+    "edges over function packed": lambda n: EdgeLabels(
+        *packed_edges(pointers(n)), 4, q_len=n, ptr=pointers(n), default=_function_packed(n)
+    ),
+    "edges over function batch": _edges_over_function_batch,
     "sum": _sum,
     "none": lambda n: None,
 }

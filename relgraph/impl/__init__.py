@@ -7,6 +7,7 @@ In the order in which a call meets them:
 - ``problem``: a checked call as a problem of the one primitive.
 - ``terms``: B and C from tables, P back to the output, softmax of rows.
 - ``op``: the one pair of custom ops; each implementation plugs in a forward and a backward.
+- ``by_function``: problems whose ids a function computes, in blocks of rows.
 - ``draw``: which weights dropout keeps, by place; ``budget``: how large a block may be.
 - ``listed``: listed pairs by query and by key, as edges-only attention needs them.
 - ``units``: batch rows and graphs of a call, for implementations that compute it piece by piece.

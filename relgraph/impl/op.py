@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from relgraph import score
 from relgraph.call import Call, accumulation_dtype
-from relgraph.impl.problem import Outputs, Problem
+from relgraph.impl import by_function
+from relgraph.impl.problem import Outputs, Problem, with_origin
 from relgraph.labels.memory import plain_code
 from relgraph.plan import LabelPlan, decode, encode, memo_of
 
@@ -156,11 +157,17 @@ def run(call: Call, kernels: str, *, recorded: bool = True, **how: Any) -> Outpu
                 needs_gradient = needs_gradient or x.requires_grad
         if needs_gradient and torch.is_grad_enabled():
             return with_gradients(How(kernels, rest, [x is not None for x in tensors]), there)
-        return _KERNELS[kernels].forward(problem_of(tensors, *rest))
+        return _forward_of(kernels, problem_of(tensors, *rest))
     plan, ints = encode(call.plan)
     ints = [*header, *ints]
     attend = torch.ops.relgraph.attend if recorded else torch.ops.relgraph.attend_unrecorded
     return Outputs(*attend(*tensors, plan, ints, call.scale, call.dropout_p, list(code), kernels))
+
+
+def _forward_of(kernels: str, problem: Problem) -> Outputs:
+    """The outputs of a problem by the kernels of this name, in blocks if a function computes its ids."""
+    forward = _KERNELS[kernels].forward
+    return by_function.forward(forward, problem) if problem.plan.by_function else forward(problem)
 
 
 def flat(
@@ -190,7 +197,7 @@ def flat(
         given = call.dropout_seed
         seed = torch.randint(1 << 62, (), device=seed_device or "cpu") if given is None else given
     if seed is not None and any(call.dropout_origin):
-        seed = _with_origin(seed, call.dropout_origin)
+        seed = with_origin(seed, call.dropout_origin)
     offset = call.q_offset
     moving, fixed = (offset, 0) if isinstance(offset, Tensor) else (None, offset)
     vectors, mask = terms.get("vectors"), call.mask
@@ -209,15 +216,6 @@ def flat(
 def with_gradients(how: How, there: Sequence[Tensor]) -> Outputs:
     """The primitive of the tensors that are given, without the op, for autograd."""
     return Outputs(*_Direct.apply(how, *there))
-
-
-def _with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
-    """The seed and where a part of a larger problem begins, five numbers, without a copy from the host."""
-    numbers = seed.new_empty(1 + len(origin))
-    numbers[0] = seed
-    for at, begin in enumerate(origin, 1):
-        numbers[at].fill_(begin)
-    return numbers
 
 
 _TAIL = "Tensor[] plan, SymInt[] ints, float scale, float dropout_p, float[] score, str kernels"
@@ -431,7 +429,7 @@ class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: How, *there: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         tensors = _fill(there, how.places)
-        outputs = how.forward(there) if how.forward else _KERNELS[how.kernels].forward(problem_of(tensors, *how.rest))
+        outputs = how.forward(there) if how.forward else _forward_of(how.kernels, problem_of(tensors, *how.rest))
         ctx.needed = _needed(how.rest[1], _keeps_plain(how.kernels, tensors))
         ctx.save_for_backward(*tensors, *_at_needed(outputs, ctx.needed))
         ctx.set_materialize_grads(False)
@@ -459,7 +457,11 @@ class _Direct(torch.autograd.Function):
             found = _differentiate(given, there, used, plan_tensors, options)
         else:
             problem, outputs = problem_of(saved[: len(_TENSORS)], *how.rest), Outputs(*saved[len(_TENSORS) :])
-            made = [g for g in _KERNELS[how.kernels].backward(problem, outputs, Outputs(*used)) if g is not None]
+            backward = _KERNELS[how.kernels].backward
+            if plan.by_function:
+                made = by_function.backward(backward, problem, outputs, Outputs(*used))
+            else:
+                made = [g for g in backward(problem, outputs, Outputs(*used)) if g is not None]
             found = _at_places(made, given, header)
         if how.packed:
             found[:3] = [None if g is None else g[0].transpose(0, 1) for g in found[:3]]

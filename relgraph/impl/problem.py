@@ -129,3 +129,12 @@ def row_delta(outputs: Outputs, grads: Outputs, dtype: torch.dtype) -> Tensor:
     ]
     total: Any = sum(terms) if terms else outputs.output.new_zeros(outputs.output.shape[:-1])
     return total if grads.lse is None else total - grads.lse
+
+
+def with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
+    """The seed and where a part of a larger problem begins, five numbers, without a copy from the host."""
+    numbers = seed.new_empty(1 + len(origin))
+    numbers[0] = seed
+    for at, begin in enumerate(origin, 1):
+        numbers[at].fill_(begin)
+    return numbers

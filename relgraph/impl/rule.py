@@ -251,6 +251,8 @@ def _triton_refusal(call: Call) -> str | None:
         return f"never holds all attention weights; use impl='{holder}' for need_weights"
     if not plan.edges_only and any(part.csr is not None and part.csr.parallel for part in plan.parts):
         return "has one label per pair and cannot sum the labels of parallel edges; use impl='chunked'"
+    if plan.by_function:
+        return f"does not compute ids by function block by block; write the labels out by .dense(), or use {others}"
     if plan.columns > limits.MOST_COLUMNS and _sums_by_label(call):
         most = limits.MOST_COLUMNS - len(plan.parts)
         return f"sums at most {most} labels that are written out, got {plan.total_labels}; use {others}"

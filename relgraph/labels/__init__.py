@@ -4,6 +4,7 @@
 
 - ``DistanceLabels``: a function of the distance j - i; no pair is written out.
 - ``EdgeLabels``: listed pairs, and a rule for all others.
+- ``FunctionLabels``: a function of query and key, computed for the block that is attended.
 - ``BlockLabels``: one block of ids per graph of a packed batch.
 - ``DenseLabels``: one id per pair.
 - ``SumLabels``: several of these at once, each part with its own tables.
@@ -28,8 +29,8 @@ Files, in the order in which data meets them:
 - ``borders``: graphs of a packed batch; ``alike``: checks that labels cover the same pairs.
 - ``pairs``, ``ragged``: some pairs by number; addresses of ids in flat blocks, and distances inside a graph.
 - ``counts``, ``costs``: parts of counting pairs, and keys per row.
-- ``distance``, ``edge``, ``block``, ``dense``, ``sum``: one kind each, with its answers.
 - ``rules``: how the codes of a pair combine into one.
+- ``distance``, ``edge``, ``block``, ``dense``, ``function``, ``sum``: one kind each, with its answers.
 - ``join``: two labels joined into one of the smallest kind.
 - ``algebra``: the four functions that combine labels.
 - ``padding``: from a packed batch to a padded one.
@@ -53,11 +54,12 @@ from relgraph.labels.describe import LabelCounts as LabelCounts
 from relgraph.labels.describe import SumCounts as SumCounts
 from relgraph.labels.distance import DistanceLabels as DistanceLabels
 from relgraph.labels.edge import EdgeLabels as EdgeLabels
+from relgraph.labels.function import FunctionLabels as FunctionLabels
 from relgraph.labels.padding import padded as padded
 from relgraph.labels.register import register as _register
 from relgraph.labels.sum import SumLabels as SumLabels
 
-for _kind in (BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels):
+for _kind in (BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, FunctionLabels, SumLabels):
     _register(_kind)
 
 __dir__ = lists_public(globals())

@@ -101,6 +101,16 @@ class BlockLabels(Labels):
         )  # fmt: skip
 
     @classmethod
+    def _of_codes(
+        cls, codes: Tensor, num_labels: int, q_ptr: Tensor, k_ptr: Tensor, lengths: tuple[int, int], *, full: bool
+    ) -> Self:
+        """Labels that hold these codes as they are, unchecked."""
+        return cls._make(
+            ids=codes, q_len=lengths[0], k_len=lengths[1], batch_size=1, num_labels=num_labels, full=full, q_ptr=q_ptr,
+            k_ptr=k_ptr,
+        )  # fmt: skip
+
+    @classmethod
     def from_blocks(cls, blocks: Sequence[Tensor], num_labels: int) -> Self:
         """Make labels from one matrix of ids per graph.
 
@@ -208,10 +218,8 @@ class BlockLabels(Labels):
 
     def _cut(self, blocks: list[Tensor], q_len: int, k_len: int, q_ptr: Tensor, k_ptr: Tensor) -> Self:
         """Labels of parts of these blocks."""
-        return type(self)._make(
-            ids=torch.cat([block.reshape(-1) for block in blocks]) if blocks else self.ids, q_len=q_len, k_len=k_len,
-            batch_size=1, num_labels=self.num_labels, full=self.full, q_ptr=q_ptr, k_ptr=k_ptr,
-        )  # fmt: skip
+        ids = torch.cat([block.reshape(-1) for block in blocks]) if blocks else self.ids
+        return self._of_codes(ids, self.num_labels, q_ptr, k_ptr, (q_len, k_len), full=self.full)
 
 
 def _within(ptr: Tensor, cut: Tensor, start: int) -> list[slice]:

@@ -89,8 +89,13 @@ class DenseLabels(Labels):
         """Labels from raw ids given in a call: checked on a CPU only, and not copied."""
         if ids.device.type == "cpu":
             check.id_range("labels", ids, num_labels)
+        return cls._of_codes(ids, num_labels, full=True)
+
+    @classmethod
+    def _of_codes(cls, codes: Tensor, num_labels: int, *, full: bool) -> Self:
+        """Labels that hold these codes as they are, unchecked."""
         labels = cls._make()
-        labels._set_all(ids, num_labels, full=True)
+        labels._set_all(codes, num_labels, full=full)
         return labels
 
     def _set_all(self, ids: Tensor, num_labels: int, *, full: bool) -> None:

@@ -12,6 +12,7 @@ from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
+from relgraph.labels.function import join_by_function
 from relgraph.labels.pairs import Pairs, union
 from relgraph.labels.rules import JoinRule, PriorityRule, RestrictionRule
 
@@ -26,9 +27,11 @@ def join(rule: JoinRule, a: Labels, b: Labels) -> Labels:
     for labels in (a, b):
         if isinstance(labels, BlockLabels):
             return _join_blocks(rule, a, b, labels)
+    if isinstance(a, EdgeLabels) or isinstance(b, EdgeLabels):
+        return _join_edges(rule, a, b)
     if isinstance(a, DistanceLabels) and isinstance(b, DistanceLabels):
         return _join_distances(rule, a, b)
-    return _join_edges(rule, a, b)
+    return join_by_function(rule, a, b)
 
 
 def _join_dense(rule: JoinRule, a: Labels, b: Labels) -> DenseLabels:

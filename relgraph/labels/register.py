@@ -59,6 +59,6 @@ def _unflatten(kind: type[Labels], children: Iterable[Any], context: tuple[Any, 
 
 
 def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, tuple):  # the parts of a sum, or a lookup of ids, which may be long: look at one entry only
-        return bool(value) and isinstance(value[0], Labels)
+    if isinstance(value, tuple):  # parts of a sum, positions, or a lookup of ids, which may be long: look at one entry
+        return bool(value) and isinstance(value[0], (Tensor, Labels))
     return isinstance(value, (Tensor, Labels))

@@ -1,6 +1,6 @@
 """Plans: labels as tensors and ints, for kernels.
 
-- ``parts``: a plan is a sum of parts; a part is ids by distance or ids written out, with listed pairs over either.
+- ``parts``: a plan is a sum of parts; a part is ids by distance, written out or by function, and listed pairs over it.
 - ``lower``: from each kind of labels to a part.
 - ``ids``: which id a pair has; ``cut``: the plan of some rows.
 - ``codec``: a plan as a list of tensors and a list of ints, and back.
@@ -9,10 +9,13 @@
 
 from relgraph.labels.base import NOT_ATTENDING as NOT_ATTENDING
 from relgraph.labels.borders import graph_at as graph_at
+from relgraph.labels.function import FunctionIds as FunctionIds
 from relgraph.plan.codec import decode as decode
 from relgraph.plan.codec import encode as encode
 from relgraph.plan.codec import on_device as on_device
 from relgraph.plan.cut import cut as cut
+from relgraph.plan.cut import cut_graphs as cut_graphs
+from relgraph.plan.cut import offset_of_graphs as offset_of_graphs
 from relgraph.plan.cut import offset_of_rows as offset_of_rows
 from relgraph.plan.cut import written_block as written_block
 from relgraph.plan.ids import dense_ids as dense_ids

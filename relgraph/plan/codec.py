@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from relgraph.plan.parts import Csr, DistanceIds, LabelPlan, Part, WrittenIds
+from relgraph.plan.parts import Csr, DistanceIds, FunctionIds, LabelPlan, Part, WrittenIds
 
 _T = TypeVar("_T")
 
@@ -17,7 +17,16 @@ _NO_CSR = -1  # in place of the batch size of listed pairs
 
 
 def encode(plan: LabelPlan) -> tuple[list[Tensor], list[int]]:
-    """Encode a plan for :func:`decode`."""
+    """Encode a plan for :func:`decode`.
+
+    Raises:
+        NotImplementedError: ids by function, which are neither tensors nor ints.
+    """
+    if plan.by_function:
+        raise NotImplementedError(
+            "labels whose ids a function computes (FunctionLabels) cannot enter compiled code, modes of torch or "
+            "second derivatives of kernels; write them out by .dense()"
+        )
     tensors: list[Tensor] = []
     ints = [plan.q_len, plan.k_len, plan.batch, int(plan.k_ptr is not None), len(plan.parts)]
     if plan.q_ptr is not None and plan.k_ptr is not None:
@@ -27,6 +36,7 @@ def encode(plan: LabelPlan) -> tuple[list[Tensor], list[int]]:
         ints += [part.num_labels, int(fixed), part.offset if fixed else 0]  # pyright: ignore[reportArgumentType]
         if isinstance(part.offset, Tensor):
             tensors.append(part.offset)
+        assert not isinstance(part.ids, FunctionIds)
         if isinstance(part.ids, DistanceIds):
             ints += [len(part.ids.lookup), part.ids.first, *part.ids.lookup]
         else:

@@ -1,4 +1,4 @@
-"""Cut some query rows, of one graph or of some batch rows, out of a plan, as a new plan."""
+"""Cut some query rows, of one graph or of some batch rows, or some graphs out of a plan, as a new plan."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from relgraph.plan.parts import Csr, LabelPlan, Part, WrittenIds
+from relgraph.labels.ragged import block_starts
+from relgraph.plan.parts import Csr, FunctionIds, LabelPlan, Part, WrittenIds
 
 
 def cut(plan: LabelPlan, batch: range, rows: range, keys: range, graph: int | None, skipped: int) -> LabelPlan:
     """The plan of query rows ``rows`` and keys ``keys``, both counted through all graphs, without borders.
+
+    Ids by function are written out.
 
     Args:
         plan: the plan.
@@ -23,6 +26,38 @@ def cut(plan: LabelPlan, batch: range, rows: range, keys: range, graph: int | No
     """
     parts = tuple(_part(plan, part, batch, rows, keys, graph, skipped) for part in plan.parts)
     return LabelPlan(len(rows), len(keys), len(batch) if plan.batch > 1 else 1, parts)
+
+
+def cut_graphs(plan: LabelPlan, graphs: range, rows: range, keys: range) -> LabelPlan:
+    """The plan of some graphs, whose query rows and keys these are; ids by function are written out."""
+    assert plan.q_ptr is not None and plan.k_ptr is not None
+    q_ptr, k_ptr = (
+        ptr[graphs.start : graphs.stop + 1] - at.start for ptr, at in ((plan.q_ptr, rows), (plan.k_ptr, keys))
+    )
+    parts: list[Part] = []
+    for part in plan.parts:
+        ids = part.ids
+        if isinstance(ids, WrittenIds):
+            assert ids.starts is not None
+            starts = ids.starts[graphs.start : graphs.stop + 1]
+            first, last = starts[[0, -1]].tolist()
+            ids = WrittenIds(ids.ids[first:last], ids.full, starts - first)
+        elif isinstance(ids, FunctionIds):
+            some = FunctionIds(
+                ids.fn, [x[rows.start : rows.stop] for x in ids.queries], [x[keys.start : keys.stop] for x in ids.keys],
+                ids.dtype, ids.full,
+            )  # fmt: skip
+            ids = WrittenIds(some.written(q_ptr, k_ptr), ids.full, block_starts(q_ptr, k_ptr))
+        offset = offset_of_graphs(part.offset, graphs)
+        parts.append(replace(part, offset=offset, ids=ids, csr=_csr(plan, part.csr, range(1), rows, keys)))
+    return LabelPlan(len(rows), len(keys), 1, tuple(parts), q_ptr, k_ptr)
+
+
+def offset_of_graphs(offset: int | Tensor, graphs: range) -> int | Tensor:
+    """The key positions of the first query rows of these graphs."""
+    if isinstance(offset, Tensor) and offset.dim() == 1 and offset.shape[0] > 1:
+        return offset[graphs.start : graphs.stop]
+    return offset
 
 
 def offset_of_rows(offset: int | Tensor, batch: range, graph: int | None, skipped: int) -> int | Tensor:
@@ -37,6 +72,8 @@ def _part(plan: LabelPlan, part: Part, batch: range, rows: range, keys: range, g
     ids = part.ids
     if isinstance(ids, WrittenIds):
         ids = WrittenIds(written_block(ids, batch, rows, keys, graph, skipped), ids.full)
+    elif isinstance(ids, FunctionIds):
+        ids = WrittenIds(ids.block(batch, rows, keys), ids.full)
     elif isinstance(offset, Tensor) and offset.dim() == 1 and offset.shape[0] == 1:
         offset = offset[0]
     return replace(part, offset=offset, ids=ids, csr=_csr(plan, part.csr, batch, rows, keys))

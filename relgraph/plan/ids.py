@@ -10,7 +10,7 @@ from relgraph.labels.base import NOT_ATTENDING
 from relgraph.labels.borders import graph_at, graph_of
 from relgraph.labels.ragged import block_address, distance_at
 from relgraph.plan.memory import tensor_once
-from relgraph.plan.parts import FIRST, Csr, DistanceIds, LabelPlan, Part
+from relgraph.plan.parts import FIRST, Csr, DistanceIds, FunctionIds, LabelPlan, Part, WrittenIds
 
 
 def ids_at(
@@ -31,6 +31,8 @@ def ids_at(
         graph = graph_at(plan.q_ptr, query)
     if isinstance(ids, DistanceIds):
         return ids_by_distance(ids, distance_at(plan.q_ptr, plan.k_ptr, part.offset, batch, query, key, graph))
+    if isinstance(ids, FunctionIds):
+        return _by_function(plan, ids, batch, query, key, graph)
     if plan.q_ptr is None or plan.k_ptr is None:
         return ids.ids[batch if ids.ids.shape[0] > 1 else 0, query, key]
     assert ids.starts is not None and graph is not None
@@ -38,6 +40,21 @@ def ids_at(
     if ids.ids.shape[0] == 0:
         return torch.full_like(at, NOT_ATTENDING)
     return ids.ids[at.clamp_(0, ids.ids.shape[0] - 1)]
+
+
+def _by_function(
+    plan: LabelPlan, ids: FunctionIds, batch: Tensor, query: Tensor, key: Tensor, graph: Tensor | None
+) -> Tensor:
+    """The id of each pair by a function, which is not asked about pairs across graphs."""
+    if graph is None:
+        return ids.at(batch, query, key, packed=False)
+    assert plan.k_ptr is not None
+    query, key, graph = torch.broadcast_tensors(query, key, graph)
+    begin, end = plan.k_ptr[:-1][graph], plan.k_ptr[1:][graph]
+    inside = (begin <= key) & (key < end)
+    found = torch.full(inside.shape, NOT_ATTENDING, dtype=ids.dtype, device=key.device)
+    found[inside] = ids.at(batch.new_zeros(1), query[inside], key[inside], packed=True)
+    return found
 
 
 def ids_by_distance(ids: DistanceIds, distance: Tensor) -> Tensor:
@@ -65,9 +82,11 @@ def dense_ids(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
 
 
 def _unlisted(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
-    if not isinstance(part.ids, DistanceIds) and plan.q_ptr is None:
+    if isinstance(part.ids, WrittenIds) and plan.q_ptr is None:
         return part.ids.ids.to(torch.int64)
     batch, query, key, graph = _every_pair(plan, part.offset, device)
+    if isinstance(part.ids, FunctionIds):
+        batch = torch.arange(part.ids.batch, device=device)[:, None, None]
     ids = ids_at(plan, part, batch, query, key, graph).to(torch.int64)
     inside = inside_graphs(plan)
     return ids if inside is None else ids.masked_fill(~inside, NOT_ATTENDING)

@@ -15,9 +15,11 @@ from relgraph.labels import (
     DenseLabels,
     DistanceLabels,
     EdgeLabels,
+    FunctionLabels,
     Labels,
 )
 from relgraph.labels.alike import common_batch
+from relgraph.labels.function import FunctionIds
 from relgraph.labels.memory import makes_plain, plainly
 from relgraph.plan.parts import DEAD, EXTRA, FIRST, Csr, DistanceIds, LabelPlan, Part, WrittenIds
 
@@ -56,7 +58,8 @@ def lower(labels: Labels) -> LabelPlan:
 
 def _lower(labels: Labels) -> LabelPlan:
     lowered = tuple(_lower_part(part) for part in labels._summands)
-    return LabelPlan(labels.q_len, labels.k_len, labels.batch_size, lowered, labels.q_ptr, labels.k_ptr)
+    by_function = any(isinstance(part.ids, FunctionIds) for part in lowered)
+    return LabelPlan(labels.q_len, labels.k_len, labels.batch_size, lowered, labels.q_ptr, labels.k_ptr, by_function)
 
 
 def plain(q_len: int, k_len: int) -> LabelPlan:
@@ -86,6 +89,10 @@ def _lower_dense(labels: DenseLabels) -> Part:
 
 def _lower_blocks(labels: BlockLabels) -> Part:
     return Part(labels.num_labels, 0, WrittenIds(labels.ids, labels.full, labels.block_ptr()))
+
+
+def _lower_function(labels: FunctionLabels) -> Part:
+    return Part(labels.num_labels, 0, labels._ids)
 
 
 def _lower_edges(labels: EdgeLabels) -> Part:
@@ -174,5 +181,6 @@ _LOWERINGS: dict[type[Labels], Callable[[Any], Part]] = {
     DistanceLabels: _lower_distance,
     DenseLabels: _lower_dense,
     BlockLabels: _lower_blocks,
+    FunctionLabels: _lower_function,
     EdgeLabels: _lower_edges,
 }

@@ -30,8 +30,11 @@ def tensor_once(memory: Memory, key: object, make: Callable[[], Tensor]) -> Tens
 def memo_of(plan: LabelPlan) -> Memory:
     """The same memory as from :func:`plan_memo`, found without encoding the plan.
 
-    If only listed pairs attend, it is the one that implementations share, which belongs to the pairs.
+    If only listed pairs attend, it is the one that implementations share, which belongs to the pairs. A plan with ids
+    by function has its own.
     """
+    if plan.by_function:
+        return plan.memory
     csr = plan.parts[0].csr
     if csr is not None and plan.edges_only:
         return csr.memory

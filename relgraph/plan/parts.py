@@ -1,7 +1,8 @@
 """The form that all labels lower to: only tensors and ints, so that kernels see no Labels.
 
-A part of a plan is ids by distance or ids written out, with listed pairs (``Csr``) over either. Inside a graph (or a
-batch row) query i and key j count from 0 and the distance is ``j - i - offset``. Pairs across graphs do not attend.
+A part of a plan is ids by distance, ids written out or ids by function, with listed pairs (``Csr``) over any of them.
+Inside a graph (or a batch row) query i and key j count from 0 and the distance is ``j - i - offset``. Pairs across
+graphs do not attend. Kernels never see ids by function: to cut some rows out of a plan writes their ids out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from relgraph.labels.base import NOT_ATTENDING
+from relgraph.labels.function import FunctionIds
 from relgraph.labels.memory import Memory
 
 FIRST, EXTRA, DEAD = 1, 2, 0
@@ -107,7 +109,7 @@ class Part:
 
     num_labels: int
     offset: int | Tensor
-    ids: DistanceIds | WrittenIds
+    ids: DistanceIds | WrittenIds | FunctionIds
     csr: Csr | None = None
     edges_only: bool = False
 
@@ -133,6 +135,7 @@ class LabelPlan:
         parts: the parts of the sum.
         q_ptr: ``[G+1]`` borders of the queries in a packed plan, else None.
         k_ptr: ``[G+1]`` borders of the keys.
+        by_function: whether some part has ids by function.
         memory: results that are needed often for this plan, which do not lead back to it; ``dataclasses.replace`` makes
             a new one.
     """
@@ -143,6 +146,7 @@ class LabelPlan:
     parts: tuple[Part, ...]
     q_ptr: Tensor | None = None
     k_ptr: Tensor | None = None
+    by_function: bool = False
     memory: Memory = field(default_factory=_memory, repr=False, init=False)
 
     @property

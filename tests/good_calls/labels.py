@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import relgraph as rg
+from tests.cases import KINDS
 from tests.judge import Good
 
 PTR = torch.tensor([0, 2, 3])
@@ -98,6 +99,8 @@ GOOD_CALLS = {
     ),
     "BlockLabels.rows": lambda: _rows(_blocks()),
     "BlockLabels.cols": lambda: _cols(_blocks()),
+    "FunctionLabels.rows": lambda: _rows(KINDS["function"](3)),
+    "FunctionLabels.cols": lambda: _cols(KINDS["function packed"](3)),
     "EdgeLabels": lambda: Good(
         rg.EdgeLabels,
         {

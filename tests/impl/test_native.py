@@ -151,6 +151,7 @@ WRONG = {
     "too few ids": (dense, lambda p: ids(p, ids=p.parts[0].ids.ids[:, :7]), "ids must have shape"),
     "ids of floats": (dense, lambda p: ids(p, ids=p.parts[0].ids.ids.float()), "ids must be signed integers"),
     "ids of another batch": (dense, lambda p: ids(p, ids=p.parts[0].ids.ids.expand(3, 8, 8)), "ids must have shape"),
+    "ids by function": (dense, lambda p: part(p, ids=KINDS["function"](8)._ids), "ids must be by distance or written"),
     "no lookup": (lambda: KINDS["distance"](8), lambda p: part(p, ids=DistanceIds(0, ())), "lookup must have"),
     "a lookup beyond": (lambda: KINDS["distance"](8), lambda p: part(p, ids=DistanceIds(0, (9,))), "lookup must be in"),
     "falling borders": (packed, lambda p: replace(p, q_ptr=torch.tensor([0, 4, 3, 8])), "q_ptr must rise"),

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import relgraph as rg
+from relgraph.impl import by_function
 from relgraph.impl.chunked import blocks
+from relgraph.labels import function
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, assert_same, make, raw
 
@@ -90,6 +92,19 @@ def test_small_blocks(kind, rows, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_ROWS", rows)
     labels = KINDS[kind](8)
     check(make(labels, n=8, **causal_options(labels, 8)), "chunked")
+
+
+@pytest.mark.parametrize(("ids", "rows"), [(1, 1), (20, 2), (60, 1)])
+@pytest.mark.parametrize("impl", ["chunked", "native"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "function" in kind])
+def test_blocks_of_ids_by_function(kind, impl, ids, rows, monkeypatch):
+    """Rows, graphs, batch rows and heads apart, and some of them together."""
+    monkeypatch.setattr(by_function, "BLOCK_IDS", ids)
+    monkeypatch.setattr(by_function, "FEWEST_ROWS", rows)
+    monkeypatch.setattr(by_function, "BLOCK_BYTES", 8 * 8 * 7 * 2 if ids == 20 else 1)
+    monkeypatch.setattr(function, "PAIRS_AT_ONCE", 9)
+    check(make(KINDS[kind](8), n=8, heads=4, kv_heads=2, per_head="kvqb"), impl)
+    check_every_option(kind, impl, n=9, heads=4)
 
 
 @pytest.mark.parametrize("impl", FAST)

@@ -128,7 +128,7 @@ def waits(case):
 
 
 BY_DISTANCE = [kind for kind in KINDS if kind.startswith("distance")]
-ALL = [kind for kind in KINDS if not kind.startswith(("edges sum", "edges over edges"))]
+ALL = [kind for kind in KINDS if not kind.startswith(("edges sum", "edges over edges")) and "function" not in kind]
 
 
 @pytest.mark.parametrize("kind", BY_DISTANCE)

@@ -70,6 +70,10 @@ def test_distances_of_shaw():
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != "none"])
 def test_encode_and_decode(kind):
     plan = lower(KINDS[kind](7))
+    if "function" in kind:
+        with pytest.raises(NotImplementedError, match=r"FunctionLabels.* cannot enter compiled code.*by \.dense\(\)"):
+            encode(plan)
+        return
     tensors, ints = encode(plan)
     assert all(isinstance(i, int) for i in ints)
     again = decode(tensors, ints)

@@ -47,6 +47,7 @@ class PartInUnit:
         if isinstance(part.ids, DistanceIds):
             self.by_distance = part.ids.with_memory(memo.once(("lookup", index), Memory))
         else:
+            assert isinstance(part.ids, WrittenIds)
             start = _start_of_block(part.ids, unit.graph, memo, index)
             self.ids = written_block(part.ids, unit.batch, unit.queries, unit.keys, unit.graph, start=start)
         self.row_ptr = None if part.csr is None else part.csr.row_ptr

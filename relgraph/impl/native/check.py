@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl.problem import Problem
-from relgraph.plan import Csr, DistanceIds, LabelPlan, Part, graph_at
+from relgraph.plan import Csr, DistanceIds, FunctionIds, LabelPlan, Part, graph_at
 from relgraph.plan.parts import FIRST
 
 _ID_TYPES = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -140,6 +140,8 @@ def _check_ids(plan: LabelPlan, part: Part, batch: int) -> None:
         if not part.ids.lookup:
             raise ValueError("lookup must have at least one id, got none")
         return _check_range("lookup", min(part.ids.lookup), max(part.ids.lookup), -2, part.num_labels)
+    if isinstance(part.ids, FunctionIds):
+        raise ValueError("ids must be by distance or written out, got ids by function, which kernels cannot call")
     ids, starts = part.ids.ids, part.ids.starts
     if ids.dtype not in _ID_TYPES:
         raise ValueError(f"ids must be signed integers, got {ids.dtype}")
@@ -174,12 +176,10 @@ def _check_pairs(plan: LabelPlan, part: Part, csr: Csr, batch: int) -> None:
     counts = csr.row_ptr.diff()
     if int(csr.row_ptr[0]) != 0 or int(csr.row_ptr[-1]) != pairs or bool((counts < 0).any()):
         raise ValueError(f"row_ptr must rise from 0 to {pairs}")
-    for name, x, low, stop in (
-        ("col", csr.col, 0, plan.k_len),
-        ("ids", csr.ids, -1, part.num_labels),
-        ("role", csr.role, 0, 3),
-        ("order", csr.order, 0, pairs),
-    ):
+    ranges = [("col", csr.col, 0, plan.k_len), ("ids", csr.ids, -1, part.num_labels), ("role", csr.role, 0, 3)]
+    if plan.edges_only:  # elsewhere nothing is read by it, and a block of rows keeps the numbers of the whole
+        ranges.append(("order", csr.order, 0, pairs))
+    for name, x, low, stop in ranges:
         _check_range(name, int(x.min()), int(x.max()), low, stop)
     if csr.role.dtype != torch.int8:
         raise ValueError(f"role must be int8, got {csr.role.dtype}")

@@ -53,7 +53,14 @@ def prepare(call: Call, given: Given, *, step: bool) -> Prepared | None:
 def _fits(call: Call, given: Given) -> bool:
     """Whether the call takes the tensors that are given, and no others, in the dtype of its scores."""
     tables, inputs = call.tables[0], (call.query, call.key, call.value)
-    if len(call.tables) > 1 or tables.batched or call.keep is not None or call.need_mass or call.need_weights:
+    if (
+        len(call.tables) > 1
+        or call.plan.by_function
+        or tables.batched
+        or call.keep is not None
+        or call.need_mass
+        or call.need_weights
+    ):
         return False
     if call.score is not DOT or isinstance(call.q_offset, Tensor):
         return False

@@ -16,7 +16,7 @@ from relgraph.impl.native import build
 from relgraph.impl.native.check import check_plan, rows_of_tables
 from relgraph.impl.native.structs import CPart, CProblem, CTensor
 from relgraph.impl.problem import Problem
-from relgraph.plan import DistanceIds, LabelPlan, Part, encode
+from relgraph.plan import DistanceIds, LabelPlan, Part, WrittenIds, encode
 
 SCORES = 1 << 18
 """The target number of scores per block of rows: 1 MiB in float32, which stays in the second-level cache."""
@@ -135,6 +135,7 @@ class PlanStructs(KeepsAlive):
             made.affine = int(_goes_up(part.ids.lookup[1:-1]))
             made.lookup = self.numbers(part.ids.lookup, c_int32)
         else:
+            assert isinstance(part.ids, WrittenIds)
             ids = part.ids.ids.contiguous()
             made.ids, made.id_bytes = self.address(ids), ids.element_size()
             made.ids_step = ids[0].numel() if ids.dim() == 3 and ids.shape[0] > 1 else 0

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.labelers.base import Labeler
-from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels
-from relgraph.labels.base import smallest_dtype
 from relgraph.labels.distance import FARTHEST
 
 KEY_QUERY, QUERY_KEY = "key-query", "query-key"
@@ -98,17 +96,25 @@ def checked_positions(q_positions: Any, k_positions: Any, *, axes: int) -> tuple
     """Positions of queries and keys as int64, ``[B or 1, N]``, or ``[B or 1, N, axes]`` with more than one axis."""
     query = _checked("q_positions", q_positions, axes)
     key = query if k_positions is None else _checked("k_positions", k_positions, axes)
-    check_batches(q_positions=query, k_positions=key)
+    check_together(q_positions=query, k_positions=key)
     return query, key
 
 
 def check_batches(**given: Tensor) -> None:
     """Raise unless queries and keys, ``[B or 1, N, ...]``, fit each other and all pairs can be written out."""
+    check_together(**given)
+    (q_name, query), (k_name, key) = given.items()
+    check.written(f"{q_name} and {k_name}", max(query.shape[0], key.shape[0]), query.shape[1], key.shape[1])
+
+
+def check_together(**given: Tensor) -> None:
+    """Raise unless queries and keys, ``[B or 1, N, ...]``, fit each other."""
     check.same_device(**given)
     (q_name, query), (k_name, key) = given.items()
     if query.shape[0] != key.shape[0] and not check.among(1, query.shape[0], key.shape[0]):
         raise ValueError(f"{k_name} must have {query.shape[0]} batch rows like {q_name}, got {key.shape[0]}")
-    check.written(f"{q_name} and {k_name}", max(query.shape[0], key.shape[0]), query.shape[1], key.shape[1])
+    for length in (*query.shape[:2], *key.shape[:2]):
+        check.written(f"{q_name} and {k_name}", length)
 
 
 def _checked(name: str, positions: Any, axes: int) -> Tensor:
@@ -123,18 +129,3 @@ def _checked(name: str, positions: Any, axes: int) -> Tensor:
             raise ValueError(f"{name} must lie in [-2**31, 2**31], got values from {least} to {most}")
     positions = positions.to(torch.int64)
     return positions if positions.dim() == 2 + extra else positions[None]
-
-
-def distances(query: Tensor, key: Tensor) -> Tensor:
-    """Key position minus query position of every pair, ``[B or 1, N_q, N_k]``."""
-    return key[:, None, :] - query[:, :, None]
-
-
-def labels_by_distance(distance: Tensor, lookup: tuple[int, ...], left: int, num_labels: int) -> DenseLabels:
-    """Labels of written-out distances ``[B or 1, N_q, N_k]``, as :class:`~relgraph.DenseLabels`."""
-    table = torch.tensor(lookup, dtype=smallest_dtype(num_labels), device=distance.device)
-    ids = table[distance.clamp(-left, len(lookup) - 1 - left) + left]
-    if NOT_ATTENDING not in lookup:
-        return DenseLabels(ids, num_labels)
-    attend = ids != NOT_ATTENDING
-    return DenseLabels(ids.clamp(min=UNLABELED), num_labels, attend=attend)

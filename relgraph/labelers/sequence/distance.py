@@ -15,12 +15,11 @@ from relgraph.labelers.base import Clip, as_clip, two_clips, why_all_labeled
 from relgraph.labelers.sequence.difference import (
     ByDifference,
     checked_positions,
-    distances,
-    labels_by_distance,
     mirrored_ids,
 )
-from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels
+from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, FunctionLabels
 from relgraph.labels.distance import FARTHEST as MOST
+from relgraph.labels.function import ByDistance, by_function
 from relgraph.labels.memory import Memory
 
 _made = Memory()
@@ -123,22 +122,23 @@ class DistanceLabeler(ByDifference):
         )  # fmt: skip
 
     @final
-    def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels:
+    def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels | FunctionLabels:
         """The labels of queries and keys at given positions, such as ``position_ids`` or an edge of each box.
 
-        Every pair is written out. For positions 0, 1, 2, ... call the labeler with lengths instead, which stores
-        nothing per pair.
+        With at most 2^20 pairs in all, and in compiled code, every pair is written out. With more, ids are computed for
+        the block that is attended. For positions 0, 1, 2, ... call the labeler with lengths instead, which is faster.
 
         Args:
             q_positions: ``[N_q]`` or ``[B, N_q]``, integer within ±2³¹, the position of each query.
             k_positions: ``[N_k]`` or ``[B, N_k]``, the position of each key; ``q_positions`` by default.
 
         Returns:
-            Dense labels; query i and key j have the label of distance ``k_positions[j] - q_positions[i]``.
+            Dense labels, with more than 2^20 pairs labels by function; query i and key j have the label of distance
+            ``k_positions[j] - q_positions[i]``.
 
         Raises:
             TypeError: positions that are not a tensor.
-            ValueError: positions of a wrong rank, dtype, device or batch size, or beyond ±2³¹; more than 2^32 pairs.
+            ValueError: positions of a wrong rank, dtype, device or batch size, or beyond ±2³¹; more than 2^24 of them.
 
         Example:
             >>> rg.ClippedDistance(2).at(torch.tensor([0, 1, 5]), torch.tensor([1, 4])).to_dense()[0]
@@ -147,7 +147,8 @@ class DistanceLabeler(ByDifference):
                      [0, 1]]])
         """
         query, key = checked_positions(q_positions, k_positions, axes=1)
-        return labels_by_distance(distances(query, key), self.lookup, self.reach, self.num_labels)
+        fn, full = ByDistance(self.lookup, self.reach), NOT_ATTENDING not in self.lookup
+        return by_function(fn, (query,), (key,), self.num_labels, full=full)
 
     def _mirror(self) -> list[int] | None:
         # Clip one step beyond either end: all farther distances have the same label.

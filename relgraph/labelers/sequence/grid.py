@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from relgraph.arguments import check
 from relgraph.labelers.base import Clip, as_clip, two_clips, why_all_labeled
-from relgraph.labelers.sequence.difference import ByDifference, checked_positions, distances
-from relgraph.labels import DenseLabels
+from relgraph.labelers.sequence.difference import ByDifference, checked_positions
+from relgraph.labels import DenseLabels, FunctionLabels
 from relgraph.labels.base import smallest_dtype
+from relgraph.labels.function import by_function
 
 BEYOND = ("clip", "error")
 
@@ -69,7 +72,7 @@ class GridLabeler(ByDifference):
         return self._labels(cells.reshape(1, height * width, height * width))
 
     @final
-    def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels:
+    def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels | FunctionLabels:
         """The labels of queries and keys at given cells, such as corners of boxes or patches that were kept.
 
         Args:
@@ -77,12 +80,13 @@ class GridLabeler(ByDifference):
             k_positions: ``[N_k, 2]`` or ``[B, N_k, 2]``, row and column of each key; ``q_positions`` by default.
 
         Returns:
-            Dense labels of these queries and keys; extra tokens come before both.
+            Dense labels of these queries and keys, with more than 2^20 pairs labels by function; extra tokens come
+            before both.
 
         Raises:
             TypeError: positions that are not a tensor.
-            ValueError: positions of a wrong rank, shape, dtype, device or batch size, or beyond ±2³¹; more than 2^32
-                pairs; distances beyond the clips if these must hold them.
+            ValueError: positions of a wrong rank, shape, dtype, device or batch size, or beyond ±2³¹; more than 2^24 of
+                them; distances beyond the clips if these must hold them.
 
         Example:
             >>> rg.Grid(1).at(torch.tensor([[0, 0], [0, 1], [7, 3]])).to_dense()[0]
@@ -91,9 +95,16 @@ class GridLabeler(ByDifference):
                      [0, 0, 4]]])
         """
         query, key = checked_positions(q_positions, k_positions, axes=2)
-        rows, columns = (distances(query[..., axis], key[..., axis]) for axis in (0, 1))
-        self._check_within("q_positions and k_positions", rows, columns)
-        return self._labels(self._cell_ids(rows, columns).to(smallest_dtype(self.num_labels)))
+        if query.numel() and key.numel():  # the largest distances are between the outermost positions
+            ends = key.amax(1) - query.amin(1), query.amax(1) - key.amin(1)
+            self._check_within("q_positions and k_positions", *torch.cat(ends).unbind(-1))
+        fn, sides = ByCell(self), (query, key)
+        if self.extra_tokens:  # they come first; a further number says which tokens they are
+            extra, (query, key) = self.extra_tokens, (pad(x, (0, 0, self.extra_tokens, 0)) for x in sides)
+            queries, keys = ((*x.unbind(-1), (torch.arange(x.shape[1], device=x.device) < extra)) for x in (query, key))
+        else:
+            queries, keys = (x.unbind(-1) for x in sides)
+        return by_function(fn, queries, keys, self.num_labels)
 
     def _labels(self, cells: Tensor) -> DenseLabels:
         """Labels from the ids of pairs of cells, ``[B, N_q, N_k]``, with the extra tokens before them."""
@@ -120,6 +131,23 @@ class GridLabeler(ByDifference):
     def _num_cell_labels(self) -> int:
         """How many ids pairs of cells can have; those of extra tokens follow."""
         return self.num_labels
+
+
+@dataclass(frozen=True)
+class ByCell:
+    """A function of two cells, the id of a labeler of a grid; with extra tokens a third number says which they are."""
+
+    labeler: GridLabeler
+
+    def __call__(self, queries: Sequence[Tensor], keys: Sequence[Tensor]) -> Tensor:
+        """The ids of pairs of cells."""
+        (row, column, *q_extra), (other_row, other_column, *k_extra) = queries, keys
+        ids = self.labeler._cell_ids(other_row - row, other_column - column)
+        if not q_extra:
+            return ids
+        to_cell, from_cell, between = self.labeler._extra_ids()
+        ids = torch.where(k_extra[0], from_cell, ids)
+        return torch.where(q_extra[0], torch.where(k_extra[0], between, to_cell), ids)
 
 
 @final
