@@ -64,8 +64,8 @@ class How(NamedTuple):
         places: which of all tensors are given.
         packed: whether query, key, value and the output are ``[N, H, D]``, as a graph layer has them.
         forward: the outputs from the tensors that are given; None for that of the kernels.
-        backward: the gradients of these tensors, from the tensors and the gradients of the outputs; None for that of
-            the kernels.
+        backward: the gradients of these tensors, from the tensors, the outputs and the gradients of the outputs, or
+            None for gradients that it does not take; None for that of the kernels.
     """
 
     kernels: str
@@ -73,7 +73,7 @@ class How(NamedTuple):
     places: Sequence[bool]
     packed: bool = False
     forward: Callable[[Sequence[Tensor]], Outputs] | None = None
-    backward: Callable[[Sequence[Tensor], Outputs], Sequence[Tensor | None]] | None = None
+    backward: Callable[[Sequence[Tensor], Outputs, Outputs], Sequence[Tensor | None] | None] | None = None
 
 
 def plug(
@@ -444,7 +444,10 @@ class _Direct(torch.autograd.Function):
             return (None,) * (1 + sum(how.places))
         saved, watched = ctx.saved_tensors, torch.is_grad_enabled() or not unwatched(used)
         if how.backward is not None and not watched:
-            return None, *how.backward(list(compress(saved, how.places)), Outputs(*used))
+            outputs = Outputs(*saved[len(_TENSORS) :])
+            found = how.backward(list(compress(saved, how.places)), outputs, Outputs(*used))
+            if found is not None:
+                return None, *found
         if how.packed:
             saved = [_of_rows(x) if at < 3 or at == len(_TENSORS) else x for at, x in enumerate(saved)]
             used[0] = _of_rows(used[0])

@@ -81,7 +81,7 @@ def labels_between(labeler: Any, labels: Any, query: Any, key: Any, cache: Any, 
 
 def length_of(name: str, x: Any) -> int:
     """How many rows there are."""
-    if (x if type(x) in check.PLAIN else check.tensor(name, x)).dim() not in (2, 3):
+    if check.tensor(name, x).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
     return x.shape[-2]
 

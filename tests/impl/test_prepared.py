@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 import relgraph as rg
 from relgraph.call import check_call
 from relgraph.impl.native import build
-from relgraph.impl.native.prepared import Prepared
+from relgraph.impl.native.prepared import Prepared, _AllPairs
 from relgraph.impl.rule import choose
 from relgraph.labels import DenseLabels, DistanceLabels
 from tests.cases import F64
@@ -93,6 +93,34 @@ def test_values_and_gradients(kind, layout, n, answered):
             output = rg.relation_attention(*inputs, labels, **tables, **options, impl="native")
             torch.testing.assert_close(output, truth[0], atol=1e-12, rtol=1e-12)
     assert len(answered) == (0 if shared else 2)
+
+
+def test_gradients_that_a_prepared_backward_does_not_take(monkeypatch):
+    """It takes the gradient of the output, without derivatives; others are computed as in other calls, to the same values."""
+    taken, backward = [], _AllPairs.backward
+
+    def noted(*args):
+        found = backward(*args)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(_AllPairs, "backward", noted)
+    labels = rg.ClippedDistance(2)(6)
+    inputs = [torch.randn(2, 2, 6, 4, dtype=F64, requires_grad=True) for _ in range(3)]
+    inputs += [torch.randn(5, 4, dtype=F64, requires_grad=True) for _ in range(2)]
+
+    def run(impl, *, lse=False, again=False):
+        output, aux = rg.relation_attention_with_aux(*inputs[:3], labels, *inputs[3:], need_lse=lse, impl=impl)
+        loss = (output.sin() + (aux.lse[..., None] if lse else 0)).sum()
+        grads = torch.autograd.grad(loss, inputs, create_graph=again)
+        return torch.autograd.grad(sum(x.square().sum() for x in grads), inputs) if again else grads
+
+    run("native")
+    # the second derivative takes gradients that nothing follows any more
+    for options, prepared in (({}, [True]), ({"lse": True}, [False]), ({"again": True}, [True])):
+        taken.clear()
+        torch.testing.assert_close(run("native", **options), run("reference", **options), atol=1e-11, rtol=1e-11)
+        assert taken == prepared
 
 
 EDGES = {

@@ -116,7 +116,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     run = _Run(problem)
     dtype, (batch, heads) = problem.dtype, problem.query.shape[:2]
     struct, held = run.struct, run.held
-    splits = struct.splits = 1 if struct.pair_biases.data else run.splits()
+    splits = struct.splits = 1 if struct.pair_biases.data else splits_of(struct, held.layout.most_blocks)
     dq = laid_out_as(problem.query, problem.query.shape[3], dtype)
     if splits == 1:
         dk, dv = (laid_out_as(x, x.shape[3], dtype)[None] for x in (problem.key, problem.value))
@@ -131,15 +131,15 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     struct.dk, struct.dv, struct.d_by_key = (held.tensor(None if x is None else x[0]) for x in (dk, dv, dc))
     struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
     struct.d_by_key_split = 0 if dc is None else dc[0].numel()
-    keys, biases, of_keys, of_biases = problem.label_keys, problem.label_biases, None, None
+    keys, biases, of_keys, by_label = problem.label_keys, problem.label_biases, None, None
     if biases is not None and keys is None:
         if struct.pair_biases.data:
             struct.shares = run.shares()
             pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype, device="cpu")
             struct.d_pair_biases = held.tensor(pairs)
         groups = (1, heads, 1) if struct.pair_biases.data else (struct.runs, heads, splits)
-        of_biases = torch.zeros(*groups, problem.columns, dtype=dtype, device="cpu")
-        struct.d_label_biases = held.tensor(of_biases)
+        by_label = torch.zeros(*groups, problem.columns, dtype=dtype, device="cpu")
+        struct.d_label_biases = held.tensor(by_label)
     half = torch.bfloat16 if struct.half else dtype
     for name, kind in (("output", half), ("sums", dtype), ("mass", dtype)):
         grad, given = getattr(incoming, name), getattr(outputs, name)
@@ -154,18 +154,17 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
             of_values = torch.zeros_like(values)
         else:
             struct.d_output = held.tensor(dense_rows(incoming.output, dtype))
-            of_values = _of_table(outputs.sums, incoming.output.to(dtype), values)
+            of_values = of_table(outputs.sums, incoming.output.to(dtype), values)
     if incoming.lse is not None:
         struct.d_lse = held.address(incoming.lse.to(dtype).contiguous())
     run.start("backward")
     grads = [(dq, problem.query), (_joined(dk), problem.key), (_joined(dv), problem.value)]
     by_key = None if dc is None else _joined(dc).transpose(2, 3)
     if keys is not None and db is not None:
-        of_keys = _of_table(db, problem.query.to(dtype), keys).mul_(problem.scale)
-        of_biases, db = None if biases is None else db, None
-    if biases is not None and of_biases is not None:
-        of_biases = of_biases.sum((0, 2) if biases.dim() == 2 else (0, 1, 2))[..., : biases.shape[-1]]
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, of_biases]
+        of_keys = of_table(db, problem.query.to(dtype), keys).mul_(problem.scale)
+        by_label, db = None if biases is None else db, None
+    summed = None if biases is None or by_label is None else of_biases(by_label, biases)
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, summed]
 
 
 def _twin(problem: Problem) -> Outputs:
@@ -195,13 +194,28 @@ op.plug(
 )  # fmt: skip
 
 
-def _of_table(numbers: Tensor, of: Tensor, table: Tensor) -> Tensor:
+def of_table(numbers: Tensor, of: Tensor, table: Tensor) -> Tensor:
     """The gradient of a table, whose rows ``numbers`` ``[B, H, N, R]`` multiply, from that of the product."""
-    numbers = numbers[..., : table.shape[-2]]
     if table.dim() == 2:
-        return numbers.flatten(0, 2).transpose(0, 1) @ of.flatten(0, 2)
+        if numbers.stride(1) < numbers.stride(2):  # in the order of memory, so that nothing is copied
+            numbers, of = numbers.transpose(1, 2), of.transpose(1, 2)
+        return torch.mm(numbers.flatten(0, 2).t(), of.flatten(0, 2)).narrow(0, 0, table.shape[0])
+    numbers = numbers[..., : table.shape[-2]]
     by_head = numbers.transpose(0, 1).flatten(1, 2).transpose(1, 2)
     return by_head @ of.transpose(0, 1).flatten(1, 2)
+
+
+def of_biases(by_label: Tensor, biases: Tensor) -> Tensor:
+    """The gradient of biases ``[R]`` or ``[H, R]`` from ``[B, H, N, R]``, that of each query."""
+    return by_label.sum((0, 2) if biases.dim() == 2 else (0, 1, 2))[..., : biases.shape[-1]]
+
+
+def splits_of(struct: Any, most_blocks: int) -> int:
+    """Into how many parts backward cuts each graph's blocks, so that all threads have work."""
+    tasks = struct.runs * struct.kv_heads
+    if tasks >= 4 * struct.threads or tasks % struct.threads == 0:
+        return 1
+    return max(1, min(struct.threads, most_blocks))
 
 
 def _joined(splits: Tensor) -> Tensor:
@@ -241,14 +255,6 @@ class _Run:
         if struct.kv_heads >= 4 * struct.threads or struct.kv_heads % struct.threads == 0:
             return 1
         return max(1, min(struct.threads, struct.runs, self._room_for_pairs()))
-
-    def splits(self) -> int:
-        """Into how many parts backward cuts each graph's blocks, so that all threads have work."""
-        struct = self.struct
-        tasks = struct.runs * struct.kv_heads
-        if tasks >= 4 * struct.threads or tasks % struct.threads == 0:
-            return 1
-        return max(1, min(struct.threads, self.held.layout.most_blocks))
 
     def start(self, direction: str) -> None:
         """Run forward or backward; outputs are in the struct."""

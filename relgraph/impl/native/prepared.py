@@ -18,8 +18,16 @@ from torch import Tensor
 from relgraph.call import Answer, Call, Given
 from relgraph.impl import op
 from relgraph.impl.native import build
+from relgraph.impl.native.attend import of_biases, of_table, splits_of
 from relgraph.impl.native.edges import KERNELS, EdgeStructs
-from relgraph.impl.native.problem import ProblemStructs, laid_out_as, mask_strides, may_need_panels, reads_as_it_is
+from relgraph.impl.native.problem import (
+    ProblemStructs,
+    dense_rows,
+    laid_out_as,
+    mask_strides,
+    may_need_panels,
+    reads_as_it_is,
+)
 from relgraph.impl.native.structs import CEdges, CPart, CProblem, CTensor
 from relgraph.impl.problem import Outputs
 from relgraph.plan import LabelPlan, memo_of
@@ -131,15 +139,43 @@ class _AllPairs(Prepared):
         self.kept = structs.layout, structs.numbers_kept()
         self.filled: Any = structs.struct
         self.rows, self.dtype = problem.query.shape[:3], problem.dtype
-        output = laid_out_as(call.query, call.value.shape[-1])
-        self.filled.output = CTensor(0, *output.stride()[:3])
-        if self.packed:
-            output = output[0].transpose(0, 1)
-        self.output = output.shape, output.stride()
-        self.sums = (*self.rows, self.columns) if self.columns else (0,)
+        self.output, self.filled.output = self._room(call.query, call.value.shape[-1])
+        self.sums: Any = ((0,), (1,))
         if self.columns:
-            self.filled.sums = CTensor(0, *output.new_empty(self.sums).stride()[:3])
+            self.sums, self.filled.sums = _room(call.query, self.columns)
         self.filled.workspace_numbers = build.kernels().library.relgraph_workspace(ctypes.byref(self.filled))
+        self.backwards = self._of_backward(call) if self.differentiates else None
+
+    def _of_backward(self, call: Call) -> Any:
+        """The struct of backward; None if it is one that is not prepared."""
+        tables = call.tables[0]
+        struct = CProblem.from_buffer_copy(self.filled)
+        struct.is_backward = struct.splits = 1
+        if (tables.bias is not None and tables.key is None) or splits_of(struct, self.kept[0].most_blocks) > 1:
+            return None
+        struct.given_output, struct.sums = self.filled.output, CTensor()
+        rooms = [self._room(x, x.shape[3]) for x in (call.query, call.key, call.value)]
+        self.of_inputs = [room for room, _ in rooms]
+        struct.dq, struct.dk, struct.dv = [filled for _, filled in rooms]
+        self.by_query: Any = ((0,), (1,))
+        if tables.key is not None:
+            self.by_query, struct.d_by_query = _room(call.query, call.plan.columns)
+        if tables.value is not None:
+            size, labels = call.value.shape[-1], tables.value.shape[-2]
+            width = -(-(labels + 2) // 16) * 16
+            self.padding = 2, width - labels - 2
+            # its size counts for the room that a thread needs, and its address for whether there is one
+            struct.turned_label_values = CTensor(1, 0, size * width * (tables.value.dim() > 2), width)
+        struct.workspace_numbers = build.kernels().library.relgraph_workspace(ctypes.byref(struct))
+        return struct
+
+    def _room(self, like: Tensor, size: int) -> tuple[Any, Any]:
+        """As the function :func:`_room`, in the layout of the caller."""
+        room, filled = _room(like, size)
+        if self.packed:
+            (_, heads, rows, _), (_, head, row, one) = room
+            room = (rows, heads, size), (row, head, one)
+        return room, filled
 
     @staticmethod
     def fits(call: Call, *, step: bool) -> bool:
@@ -180,7 +216,55 @@ class _AllPairs(Prepared):
 
     def run(self, tensors: Sequence[Tensor], step: Any = None) -> Outputs:
         """The outputs; of a step, by its struct."""
-        struct, held = CProblem.from_buffer_copy(self.filled) if step is None else step, []
+        struct = CProblem.from_buffer_copy(self.filled) if step is None else step
+        held, dtype = self._take(struct, tensors), self.dtype
+        output, sums = (torch.empty_strided(*room, dtype=dtype, device="cpu") for room in (self.output, self.sums))
+        lse = torch.empty(self.rows, dtype=dtype, device="cpu")
+        struct.output.data, struct.lse = output.data_ptr(), lse.data_ptr()
+        if self.columns:
+            struct.sums.data = sums.data_ptr()
+        self._start(struct, build.kernels().library.relgraph_forward)
+        del held  # the kernels have read it
+        return Outputs(output, lse, sums, None)
+
+    def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
+        """The gradients of the tensors from that of the output; None if other outputs have one."""
+        grad, *others = incoming
+        if self.backwards is None or grad is None or any(x is not None for x in others):
+            return None
+        struct = CProblem.from_buffer_copy(self.backwards)
+        held, dtype = self._take(struct, tensors), self.dtype
+        query = tensors[0]
+        if self.packed:
+            query, grad = (x.transpose(0, 1)[None] for x in (query, grad))
+        grad = dense_rows(grad, dtype)
+        struct.output = struct.d_output = CTensor(grad.data_ptr(), *grad.stride()[:3])
+        struct.given_output.data = outputs.output.data_ptr()
+        dq, dk, dv = (torch.empty_strided(*room, dtype=dtype, device="cpu") for room in self.of_inputs)
+        struct.dq.data, struct.dk.data, struct.dv.data = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
+        found: dict[str, Tensor | None] = {"query": dq, "key": dk, "value": dv}
+        by_name = dict(zip(self.names, tensors, strict=True))
+        keys, values, biases = map(by_name.get, ("key_table", "value_table", "bias_table"))
+        by_query = torch.empty_strided(*self.by_query, dtype=dtype, device="cpu")
+        if keys is not None:
+            struct.d_by_query.data = by_query.data_ptr()
+        if values is not None:
+            turned = torch.constant_pad_nd(values.transpose(-1, -2), self.padding)
+            held.append(turned)
+            struct.turned_label_values.data = turned.data_ptr()
+        self._start(struct, build.kernels().library.relgraph_backward)
+        del held  # the kernels have read it
+        if keys is not None:
+            found["key_table"] = of_table(by_query, query, keys).mul_(struct.scale)
+        if values is not None:
+            found["value_table"] = of_table(outputs.sums, grad, values)
+        if biases is not None:
+            found["bias_table"] = of_biases(by_query, biases)
+        return [found.get(name) for name in self.names]
+
+    def _take(self, struct: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Set the addresses of the tensors; return the copies of those that kernels cannot read."""
+        held = []
         for name, x in zip(self.names, tensors, strict=True):
             if name in self.copied:
                 x = x.contiguous()
@@ -189,15 +273,18 @@ class _AllPairs(Prepared):
                 struct.mask = x.data_ptr()
             else:
                 getattr(struct, _FIELDS[name]).data = x.data_ptr()
-        dtype = self.dtype
-        output = torch.empty_strided(*self.output, dtype=dtype, device="cpu")
-        lse, sums = torch.empty(self.rows, dtype=dtype, device="cpu"), torch.empty(self.sums, dtype=dtype, device="cpu")
-        workspace = torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype, device="cpu")
-        struct.output.data, struct.lse, struct.workspace = output.data_ptr(), lse.data_ptr(), workspace.data_ptr()
-        if self.columns:
-            struct.sums.data = sums.data_ptr()
-        build.kernels().library.relgraph_forward(ctypes.byref(struct))
-        return Outputs(output, lse, sums, None)
+        return held
+
+    def _start(self, struct: Any, function: Any) -> None:
+        room = torch.empty(struct.threads * struct.workspace_numbers, dtype=self.dtype, device="cpu")
+        struct.workspace = room.data_ptr()
+        function(ctypes.byref(struct))
+
+
+def _room(like: Tensor, size: int) -> tuple[Any, Any]:
+    """Shape and strides of ``[B, H, N, size]``, in memory in the order of ``like``, and its struct without address."""
+    room = laid_out_as(like, size)
+    return (room.shape, room.stride()), CTensor(0, *room.stride()[:3])
 
 
 class _Listed(Prepared):
@@ -251,8 +338,8 @@ class _Listed(Prepared):
         build.kernels().library.relgraph_edges_forward(ctypes.byref(struct))
         return Outputs(output, lse, None, None)
 
-    def backward(self, tensors: Sequence[Tensor], incoming: Outputs) -> list[Tensor | None]:
-        """The gradients of the tensors."""
+    def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:  # noqa: ARG002
+        """The gradients of the tensors; weights are computed again, so outputs are not needed."""
         filled, widths, numbers = self._for_gradients(tensors)
         struct = CEdges.from_buffer_copy(filled)
         self._point(struct, tensors)

@@ -108,7 +108,7 @@ class DistanceLabeler(ByDifference):
             return self._labels(*numbers, ptr, q_ptr)
         if torch.compiler.is_compiling():
             return self._labels(*numbers)
-        if q_offset is None:
+        if q_offset is None or q_len is None:
             return _made.once((self, *numbers), lambda: self._labels(*numbers))
         keys = q_len if k_len is None else k_len
         if 0 <= q_len <= MOST and 0 <= keys <= MOST and -MOST <= q_offset <= MOST:
