@@ -3,6 +3,7 @@
     python docs/benchmarks/attention.py table    # forward and backward at three lengths, in float32 and bfloat16
     python docs/benchmarks/attention.py memory   # peak extra memory against n, one fresh process per figure
     python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
+    python docs/benchmarks/attention.py function # labels by function against the same ids written out
 
 ``--impl`` names the implementations; ``None`` lets relgraph choose, which is the default for users.
 
@@ -110,10 +111,29 @@ def decode(arguments: argparse.Namespace) -> Rows:
     return [{key: value for key, value in row.items() if "backward" not in key} for row in rows]
 
 
+COMPUTED = rg.FromFunction(lambda i, j: (7 * i + 3 * j) % LABELS, LABELS)
+FUNCTION_LENGTHS = 1100, 2048, 4096, 8192
+
+
+def function(arguments: argparse.Namespace) -> Rows:
+    """Labels by function, in multiples of the same ids written out."""
+    found: Rows = []
+    for length in FUNCTION_LENGTHS:
+        q, k, v = leaves(1, 8, length, 64)
+        tables, impl = [torch.randn(LABELS, 64, requires_grad=True) for _ in range(2)], named(arguments.impl[0])
+        computed = COMPUTED(length)
+        kinds = {"written out": computed.dense(), "by function": computed}
+        made = {
+            name: partial(rg.relation_attention, q, k, v, labels, *tables, impl=impl) for name, labels in kinds.items()
+        }
+        found += [{"n": length, **row} for row in report(rounds(made, arguments.rounds))]
+    return found
+
+
 def memory(arguments: argparse.Namespace) -> Rows:
     """Peak memory above the inputs, forward and backward: the median of five fresh processes."""
     rows: Rows = []
-    for kind in ("distance", "written"):
+    for kind in ("distance", "written", "function"):
         taken = []
         for length in (4096, 8192):
             command = "docs.benchmarks.attention", "peak", "--length", str(length), "--kind", kind
@@ -130,6 +150,8 @@ def peak(arguments: argparse.Namespace) -> None:
     q, k, v = leaves(1, 8, length, 64)
     if arguments.kind == "distance":
         labels = rg.ClippedDistance(CLIP)(length)
+    elif arguments.kind == "function":
+        labels = COMPUTED(length)
     else:
         labels = rg.DenseLabels(torch.randint(0, LABELS, (length, length), dtype=torch.int8), LABELS)
     tables = [torch.randn(labels.num_labels, 64, requires_grad=True) for _ in range(2)]
@@ -141,7 +163,7 @@ def peak(arguments: argparse.Namespace) -> None:
     print(round(peak_mib(lambda: rg.relation_attention(q, k, v, labels, *tables, impl=impl).backward(grad)), 1))
 
 
-MEASURES = {"table": table, "memory": memory, "decode": decode}
+MEASURES = {"table": table, "memory": memory, "decode": decode, "function": function}
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -152,7 +174,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--length", type=int, default=2048, help="peak: number of tokens")
     parser.add_argument("--cache", type=int, default=4096, help="decode: tokens in the cache")
-    parser.add_argument("--kind", choices=["distance", "written"], default="distance", help="peak: kind of labels")
+    parser.add_argument(
+        "--kind", choices=["distance", "written", "function"], default="distance", help="peak: kind of labels"
+    )
     command(parser, {**MEASURES, "peak": peak}, given)
 
 

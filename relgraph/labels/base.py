@@ -46,11 +46,11 @@ class Labels(ABC):
     graph g owns queries ``q_ptr[g]:q_ptr[g+1]`` and keys ``k_ptr[g]:k_ptr[g+1]``, and no pair crosses graphs.
 
     This class is abstract; its kinds are :class:`~relgraph.DistanceLabels`, :class:`~relgraph.EdgeLabels`,
-    :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels` and :class:`~relgraph.SumLabels`. They compare by
-    value, and ``labels[start:stop]`` is ``labels.rows(start, stop)``; ``labels.cols(start, stop)`` slices the keys.
-    They compose as labelers do: ``a * b`` is :func:`~relgraph.labels.product`, ``a + b`` is
-    :func:`~relgraph.labels.total`, ``a | b`` is :func:`~relgraph.labels.first_of`, and ``a & b`` is
-    :func:`~relgraph.labels.restrict`.
+    :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels`, :class:`~relgraph.labels.FunctionLabels` and
+    :class:`~relgraph.SumLabels`. They compare by value, and ``labels[start:stop]`` is ``labels.rows(start, stop)``;
+    ``labels.cols(start, stop)`` slices the keys. They compose as labelers do: ``a * b`` is
+    :func:`~relgraph.labels.product`, ``a + b`` is :func:`~relgraph.labels.total`, ``a | b`` is
+    :func:`~relgraph.labels.first_of`, and ``a & b`` is :func:`~relgraph.labels.restrict`.
 
     Source: Shaw et al. 2018, section 3.1.
 

@@ -71,7 +71,7 @@ class FunctionIds:
             i = [_some(x, batch, rows[start : start + step]).unsqueeze(-1) for x in self.queries]
             codes = self.fn(i, j)
             if start == 0:
-                several = max(codes.shape[0], several) if codes.dim() == 3 else several
+                several = codes.shape[0] if codes.dim() == 3 and codes.shape[0] != 1 else several
                 found = codes.new_empty(several, len(rows), len(keys), dtype=self.dtype)
             found[:, start : start + step] = codes
         return found
@@ -101,12 +101,12 @@ class FunctionIds:
 def _some(x: Tensor, batch: range, at: range) -> Tensor:
     """The numbers of some queries or keys of some batch rows."""
     x = x[..., at.start : at.stop]
-    return x[batch.start : batch.stop] if x.dim() == 2 and x.shape[0] > 1 else x
+    return x[batch.start : batch.stop] if x.dim() == 2 and x.shape[0] != 1 else x
 
 
 def _each(x: Tensor, row: Tensor, at: Tensor) -> Tensor:
     """The number of each of these queries or keys, ``[P]``."""
-    return x[at] if x.dim() == 1 else x[row if x.shape[0] > 1 else 0, at]
+    return x[at] if x.dim() == 1 else x[row if x.shape[0] != 1 else 0, at]
 
 
 def by_function(
@@ -122,20 +122,27 @@ def by_function(
     if _few(lambda: len(batch) * len(rows) * len(columns)):
         return DenseLabels._of_codes(ids.block(batch, rows, columns), num_labels, full=full)
     first = ids.block(batch, rows[: max(PAIRS_AT_ONCE // (len(batch) * len(columns)), 1)], columns)
-    if first.shape[0] > len(batch):
+    if first.shape[0] != len(batch):
         numbers = torch.arange(first.shape[0], device=queries[0].device)[:, None].expand(-1, len(rows))
         ids = replace(ids, fn=OwnRows(fn), queries=(*queries, numbers))
     return FunctionLabels._made(ids, num_labels, None, None)
 
 
 def packed_by_function(
-    fn: Codes, queries: Sequence[Tensor], keys: Sequence[Tensor], num_labels: int, q_ptr: Tensor, k_ptr: Tensor
+    fn: Codes,
+    queries: Sequence[Tensor],
+    keys: Sequence[Tensor],
+    num_labels: int,
+    q_ptr: Tensor,
+    k_ptr: Tensor,
+    *,
+    full: bool = True,
 ) -> BlockLabels | FunctionLabels:
     """Labels of all pairs within graphs with these borders; see :func:`by_function`."""
-    ids = FunctionIds(fn, queries, keys, smallest_dtype(num_labels), full=True)
+    ids = FunctionIds(fn, queries, keys, smallest_dtype(num_labels), full)
     if _few(lambda: int((q_ptr.diff() * k_ptr.diff()).sum())):
         lengths = queries[0].shape[0], keys[0].shape[0]
-        return BlockLabels(ids.written(q_ptr, k_ptr), num_labels, k_ptr, q_ptr=q_ptr, lengths=lengths)
+        return BlockLabels._of_codes(ids.written(q_ptr, k_ptr), num_labels, q_ptr, k_ptr, lengths, full=full)
     labels = FunctionLabels._made(ids, num_labels, q_ptr, k_ptr)
     next(labels._pieces())
     return labels

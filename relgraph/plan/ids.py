@@ -49,9 +49,8 @@ def _by_function(
     if graph is None:
         return ids.at(batch, query, key, packed=False)
     assert plan.k_ptr is not None
-    query, key, graph = torch.broadcast_tensors(query, key, graph)
-    begin, end = plan.k_ptr[:-1][graph], plan.k_ptr[1:][graph]
-    inside = (begin <= key) & (key < end)
+    query, key, own = torch.broadcast_tensors(query, key, graph)
+    inside = (plan.k_ptr[own] <= key) & (key < plan.k_ptr[own + 1])
     found = torch.full(inside.shape, NOT_ATTENDING, dtype=ids.dtype, device=key.device)
     found[inside] = ids.at(batch.new_zeros(1), query[inside], key[inside], packed=True)
     return found

@@ -16,12 +16,14 @@ SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200",
 @pytest.mark.parametrize(("module", "what", "names", "ways"), [
     (attention, "table", ("--impl",), 8),
     (attention, "decode", ("--cache",), 2),
+    (attention, "function", ("--impl",), 2),
     (graphs, "edges", ("--edges",), 2),
     (graphs, "vectors", ("--edges",), 2),
     (graphs, "growth", ("--edges",), 4),
 ])  # fmt: skip
 def test_rows_are_printed_and_kept(module, what, names, ways, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(attention, "WORK", {"float32": ((1, 2, 32),), "bfloat16": ((2, 2, 16),)})
+    monkeypatch.setattr(attention, "FUNCTION_LENGTHS", (40,))
     given = [word for name in names for word in (name, SIZES[name])]
     module.main([what, *given, "--rounds", "1", "--json", str(tmp_path / "rows.json")])
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]

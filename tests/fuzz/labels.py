@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 
 import torch
 from torch import Tensor
 
 import relgraph as rg
+from relgraph.labels import function
 from tests.fuzz.frame import Frame
 
 INTEGERS = (torch.int64, torch.int64, torch.int32, torch.int16, torch.int8)
@@ -85,7 +87,9 @@ class Written:
         return _entry(self.codes[0 if not self.frame.packed and len(self.codes) == 1 else group][row][col])
 
     def build(self) -> rg.Labels | Tensor:
-        """The real ones."""
+        """The real ones; those of 32 bits are computed by a function."""
+        if self.dtype == torch.int32 and not self.raw:
+            return self._computed()
         if self.frame.packed:
             codes = torch.tensor([c for graph in self.codes for row in graph for c in row], dtype=self.dtype)
             return rg.BlockLabels(codes.clamp(min=-1), self.num_labels, **_borders(self.frame), **_attend(codes))
@@ -95,6 +99,24 @@ class Written:
         if self.raw:
             return codes
         return rg.DenseLabels(codes.clamp(min=-1), self.num_labels, **_attend(codes))
+
+    def _computed(self) -> rg.Labels:
+        frame, ends = self.frame, [torch.arange(n) for n in (self.frame.q_len, self.frame.k_len)]
+        codes = torch.full((1 if frame.packed else len(self.codes), frame.q_len, frame.k_len), -2)
+        for b, i, j in product(range(len(codes)), range(frame.q_len), range(frame.k_len)):
+            for entry in self.at(b, i, j):
+                codes[b, i, j] = entry[0] if entry else -1
+
+        def of(queries, keys):
+            found = codes[:, queries[0], keys[0]]
+            return found[0] if len(codes) == 1 else found
+
+        if frame.packed:
+            borders = _borders(frame)
+            k_ptr = borders["ptr"].long()
+            q_ptr = borders.get("q_ptr", k_ptr).long()
+            return function.packed_by_function(of, ends[:1], ends[1:], self.num_labels, q_ptr, k_ptr, full=False)
+        return function.by_function(of, ends[:1], ends[1:], self.num_labels, full=False)
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,8 @@ def laid_out_as(x: Tensor, size: int, dtype: torch.dtype | None = None) -> Tenso
 def dense_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x`` in ``dtype``, its rows dense and not overlapping."""
     x = x.to(dtype)
-    return x if reads_as_it_is(x) else x.contiguous()
+    # not contiguous(): torch calls one row contiguous whatever its stride, by which the kernels step
+    return x if reads_as_it_is(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def reads_as_it_is(x: Tensor) -> bool:
