@@ -318,3 +318,23 @@ def test_scores_over_edges(name):
         torch.testing.assert_close(*outs)
         grads = [torch.autograd.grad(out.sin().sum(), leaves) for out in outs]
         torch.testing.assert_close(*grads)
+
+
+def test_labels_by_function_are_refused_unless_they_are_written_out():
+    labels, x, table = KINDS["function"](9), torch.randn(1, 2, 9, 4), torch.randn(4, 4)
+
+    @torch.compile(backend="eager")
+    def attend(x, labels):
+        return rg.relation_attention(x, x, x, labels, table, impl="chunked")
+
+    with pytest.raises(NotImplementedError, match=r"FunctionLabels.* cannot enter compiled code.*by \.dense\(\)"):
+        attend(x, labels)
+    torch.testing.assert_close(attend(x, labels.dense()), rg.relation_attention(x, x, x, labels, table))
+
+
+@pytest.mark.parametrize("impl", ["chunked", "native"])
+def test_second_derivatives_of_labels_by_function_are_refused(impl):
+    labels, x = KINDS["function"](9), torch.randn(1, 2, 9, 4, requires_grad=True)
+    z = rg.relation_attention(x, x, x, labels, torch.randn(4, 4), impl=impl)
+    with pytest.raises(NotImplementedError, match=r"FunctionLabels.* second derivatives of kernels; .*by \.dense\(\)"):
+        torch.autograd.grad(z.sum(), x, create_graph=True)

@@ -472,7 +472,7 @@ def test_one_key_whose_row_has_a_step_of_one():
     q, v = torch.randn(1, 3, 6, 3, dtype=torch.bfloat16), torch.randn(1, 1, 1, 4, dtype=torch.bfloat16)
     k = torch.randn(3, 14, dtype=torch.bfloat16).as_strided((1, 1, 1, 3), (14, 14, 1, 14))
     got, wanted = (
-        rg.relation_attention_with_aux(q, k, v, enable_gqa=True, need_lse=True, impl=impl)[1].lse
+        rg.relation_attention_with_aux(q, k, v, None, enable_gqa=True, need_lse=True, impl=impl)[1].lse
         for impl in ("native", "reference")
     )
     torch.testing.assert_close(got, wanted)

@@ -66,6 +66,12 @@ def test_the_ops_give_what_direct_calls_give(kind, options, monkeypatch):
         assert all(map(torch.equal, one, two))
 
 
+def test_labels_by_function_are_refused():
+    labels, x = KINDS["function"](4).to(DEVICE), torch.randn(1, 1, 4, 8, device=DEVICE)
+    with pytest.raises(NotImplementedError, match=r"ids by function block by block; write the labels out by \.dense"):
+        rg.relation_attention(x, x, x, labels, torch.randn(4, 8, device=DEVICE), impl="triton")
+
+
 @pytest.mark.parametrize("kind", ["distance", "edges only"])
 def test_tensors_in_any_layout(kind):
     """A sum gives one number for all entries, without strides; hooks may give back saved tensors with other strides."""
