@@ -100,9 +100,7 @@ def _forward(problem: Problem) -> Outputs:
     output = laid_out_as(problem.query, problem.value.shape[3], dtype)
     lse = torch.empty(rows, dtype=dtype, device="cpu")
     sums, mass = (
-        torch.empty(*rows, problem.columns, dtype=dtype, device="cpu")
-        if needed
-        else torch.empty(0, dtype=dtype, device="cpu")
+        laid_out_as(problem.query, problem.columns, dtype) if needed else torch.empty(0, dtype=dtype, device="cpu")
         for needed in (problem.need_sums, problem.need_mass)
     )
     struct, held = run.struct, run.held
@@ -124,7 +122,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
         dk, dv = (torch.empty(splits, *x.shape, dtype=dtype, device="cpu") for x in (problem.key, problem.value))
     db = dc = None
     if problem.by_query is not None or problem.label_keys is not None:
-        db = torch.empty(*problem.query.shape[:3], problem.columns, dtype=dtype, device="cpu")
+        db = laid_out_as(problem.query, problem.columns, dtype)
     if problem.by_key is not None:
         dc = torch.empty(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype, device="cpu")
     struct.dq, struct.d_by_query = held.tensor(dq), held.tensor(db)
