@@ -107,8 +107,8 @@ def _blocks(problem: Problem) -> Iterator[tuple[_Taken, Problem]]:
     heads, kv_heads = query.shape[1], key.shape[1]
     for batch, rows, keys, plan, causal in _plans(problem):
         memo = Memory()  # all heads share what kernels make of the ids
-        a_head = len(batch) * len(keys) * (key.shape[-1] + value.shape[-1]) * problem.dtype.itemsize
-        step = max(BLOCK_BYTES // max(a_head, 1), 1)
+        per_head = len(batch) * len(keys) * (key.shape[-1] + value.shape[-1]) * problem.dtype.itemsize
+        step = max(BLOCK_BYTES // max(per_head, 1), 1)
         for first in range(0, kv_heads, step):
             some = range(first, min(first + step, kv_heads))
             each = heads // kv_heads

@@ -230,7 +230,8 @@ def rows_of(table: LabelTable, features: Any) -> Tensor:
     if type(table) is LabelTable and table.frozen is None and features is None:
         rows = table._parameters.get("rows")
         hooks = table._forward_hooks or table._forward_pre_hooks or table._backward_hooks or table._backward_pre_hooks
-        if type(rows) is nn.Parameter and not hooks:
+        # tools that move weights when they are used put another ``forward`` on the module
+        if type(rows) is nn.Parameter and not hooks and "forward" not in table.__dict__:
             return rows
     return table(features) if table.bank is not None else table()
 
