@@ -222,7 +222,7 @@ def test_code_of_the_coming_from_pages_is_read_without_scrolling(browser, addres
 def test_benchmarks_begin_with_results_and_leave_no_cell_empty(browser, address):
     browser.get(f"{address}/benchmarks.html")
     headings = [heading.text.rstrip("#") for heading in browser.find_elements(By.CSS_SELECTOR, "article h2")]
-    results = ["In short", "Compiled kernels on a CPU", "Models of Hugging Face, patched", "On a CPU"]
+    results = ["In short", "Small calls", "Compiled kernels on a CPU", "Models of Hugging Face, patched", "On a CPU"]
     method = ["What is compared", "How it is measured", "Commands"]
     assert headings[: len(results)] == results
     assert headings[-len(method) :] == method
