@@ -218,7 +218,8 @@ class _AllPairs(Prepared):
         """The outputs; of a step, by its struct."""
         struct = CProblem.from_buffer_copy(self.filled) if step is None else step
         held, dtype = self._take(struct, tensors), self.dtype
-        output, sums = (torch.empty_strided(*room, dtype=dtype, device="cpu") for room in (self.output, self.sums))
+        output = torch.empty_strided(*self.output, dtype=dtype, device="cpu")
+        sums = torch.empty_strided(*self.sums, dtype=dtype, device="cpu")
         lse = torch.empty(self.rows, dtype=dtype, device="cpu")
         struct.output.data, struct.lse = output.data_ptr(), lse.data_ptr()
         if self.columns:
