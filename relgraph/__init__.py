@@ -58,6 +58,7 @@ from relgraph.nn import RelationEncoder as RelationEncoder
 from relgraph.nn import RelationEncoderLayer as RelationEncoderLayer
 from relgraph.nn import RelationTables as RelationTables
 from relgraph.nn import RelationTransformer as RelationTransformer
+from relgraph.nn import RotaryPositions as RotaryPositions
 from relgraph.nn import SinusoidalPositions as SinusoidalPositions
 from relgraph.nn import record_attention as record_attention
 

@@ -9,6 +9,7 @@
   between calls, for one attention, a decoder layer, a stack.
 - :class:`~relgraph.SinusoidalPositions`, :class:`~relgraph.nn.LearnedPositions`: absolute positions, added to
   the input.
+- :class:`~relgraph.RotaryPositions`: positions that turn queries and keys.
 - :func:`~relgraph.nn.check_label_names`: compares the label names in a state with those of a model's tables.
 - :func:`~relgraph.record_attention`: records what every attention layer inside a model attends to.
 
@@ -20,6 +21,7 @@ Files, in the order in which an input meets them:
 - ``plain``: weights and settings of torch's layers.
 - ``attention``: multi-head attention; ``projections``: its weights and biases; ``made_labels``: the labels of a call.
 - ``inputs``, ``masks``: the checks of its inputs; its masks joined into one.
+- ``rotary``: queries and keys turned by their positions.
 - ``cache``: keys and values of earlier calls; ``steps``: the inputs of a step of decoding like the one before.
 - ``table``, ``tables``: one table; the four tables of one attention; ``value_maps``: the maps of values per label.
 - ``scores``: the checks of a layer's score; ``memory``: a packed memory of a padded target.
@@ -36,6 +38,7 @@ from relgraph.nn.encoder_layer import RelationEncoderLayer as RelationEncoderLay
 from relgraph.nn.positions import LearnedPositions as LearnedPositions
 from relgraph.nn.positions import SinusoidalPositions as SinusoidalPositions
 from relgraph.nn.record import record_attention as record_attention
+from relgraph.nn.rotary import RotaryPositions as RotaryPositions
 from relgraph.nn.stack import RelationDecoder as RelationDecoder
 from relgraph.nn.stack import RelationEncoder as RelationEncoder
 from relgraph.nn.table import LabelTable as LabelTable

@@ -25,6 +25,7 @@ from relgraph.nn.made_labels import check_labeler, labels_between
 from relgraph.nn.masks import join_masks
 from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
 from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
+from relgraph.nn.rotary import RotaryPositions, check_rotary, label_scores, rotated_key, rotated_query
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_given, check_kinds
@@ -82,6 +83,9 @@ class RelationAttention(Projections):
         value_map: whether each label has a linear map of the values, z_i = Σ_j α_ij (W[l_ij] W_v x_j + a^V[l_ij]): True
             for a free map ``[D, D]`` per head and label; an int K for maps that combine K bases per head with K
             coefficients per label. Maps begin as the identity. Not for a sum of labels.
+        rotary: :class:`~relgraph.RotaryPositions`, which turn queries and keys by their positions; None for none. Row 0
+            of the keys is at position 0, and row 0 of the queries at ``q_offset``. Packed graphs count from their own
+            first row.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: device of the parameters.
         dtype: floating type of the parameters.
@@ -114,6 +118,7 @@ class RelationAttention(Projections):
     content_bias: nn.Parameter | None
     position_bias: nn.Parameter | None
     value_map: ValueMaps | None
+    rotary: RotaryPositions | None
 
     def __init__(
         self,
@@ -134,6 +139,7 @@ class RelationAttention(Projections):
         content_bias: bool = False,
         position_bias: bool = False,
         value_map: bool | int = False,
+        rotary: RotaryPositions | None = None,
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -167,6 +173,7 @@ class RelationAttention(Projections):
             self.register_parameter(name, zeros)
         labels = None if self.tables is None else self.tables.num_labels
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
+        self.rotary = check_rotary(rotary, self.head_dim, self.score, self.tables)
 
     @classmethod
     def from_plain(
@@ -355,11 +362,16 @@ class RelationAttention(Projections):
         own: RelationTables | None = self.tables
         tables: dict[str, Any] = {} if own is None else own(given["bank_features"])
         query, key, value, mask = self._project(inputs, cache)
+        position_bias = self.position_bias
+        if self.rotary is not None:
+            table = tables.pop("key_table", None)
+            rows = label_scores(query, table, position_bias, self.scale, inputs.packed) if rows is None else rows
+            query, position_bias = rotated_query(self.rotary, query, inputs), None
         call = {
             "query": query, "key": key, "value": value, "labels": inputs.labels, **tables, "attn_mask": mask,
             "is_causal": is_causal, "q_offset": inputs.q_offset, "dropout_p": self.dropout if self.training else 0.0,
             "scale": self.scale, "enable_gqa": self.num_kv_heads != self.num_heads, "score": self.score,
-            "row_scores": rows, "content_bias": self.content_bias, "position_bias": self.position_bias,
+            "row_scores": rows, "content_bias": self.content_bias, "position_bias": position_bias,
             "value_map": None if self.value_map is None else self.value_map(), "impl": self.impl,
             "need_weights": given["need_weights"], "need_label_mass": given["need_label_mass"],
         }  # fmt: skip
@@ -396,6 +408,8 @@ class RelationAttention(Projections):
     def _project(self, inputs: Inputs, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, all keys and all values split by heads, and one mask, for ``functional``."""
         q, k, v = self._project_new(inputs)
+        if self.rotary is not None and k is not None:
+            k = rotated_key(self.rotary, k, inputs, cache)
         padding = inputs.padding
         if cache is not None and k is not None and v is not None:
             k, v, padding = cache._append(k, v, padding)
