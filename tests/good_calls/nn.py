@@ -323,7 +323,9 @@ GOOD_CALLS = {
         accepts={"value_map": ("true",)},
     ),
     "RelationAttention (a labeler)": lambda: Good(
-        rg.RelationAttention, {"embed_dim": 8, "num_heads": 2, "labeler": LABELER}, also=SIZES
+        rg.RelationAttention,
+        {"embed_dim": 8, "num_heads": 2, "labeler": LABELER, "rotary": rg.RotaryPositions(4)},
+        also={**SIZES, "embed_dim": ("rotary",), "num_heads": ("rotary",)},
     ),
     "RelationAttention.from_plain": lambda: Good(
         rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True)}
@@ -539,6 +541,12 @@ GOOD_CALLS = {
     ),
     "SinusoidalPositions.forward (an int)": lambda: Good(rg.SinusoidalPositions(8), {"x": _rows()[0], "offset": 2}),
     "SinusoidalPositions.encode": lambda: Good(rg.SinusoidalPositions(8).encode, {"positions": torch.rand(2, 3)}),
+    "RotaryPositions": lambda: Good(rg.RotaryPositions, {"head_dim": 8, "base": 100.0, "layout": "interleaved"}),
+    "RotaryPositions.forward": lambda: Good(
+        rg.RotaryPositions(4),
+        {"x": torch.randn(2, 3, 5, 4), "positions": torch.arange(5)},
+        also={"x": ("positions",), "positions": ("x",)},
+    ),
     "LearnedPositions": lambda: Good(
         rg.nn.LearnedPositions, {"d_model": 8, "max_len": 5, "dropout": 0.1, **PLACE}, also={"d_model": ("max_len",)}
     ),
