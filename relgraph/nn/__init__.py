@@ -10,6 +10,7 @@
 - :class:`~relgraph.SinusoidalPositions`, :class:`~relgraph.nn.LearnedPositions`: absolute positions, added to
   the input.
 - :class:`~relgraph.RotaryPositions`: positions that turn queries and keys.
+- :func:`~relgraph.nn.alibi_tables`: fixed biases by distance.
 - :func:`~relgraph.nn.check_label_names`: compares the label names in a state with those of a model's tables.
 - :func:`~relgraph.record_attention`: records what every attention layer inside a model attends to.
 
@@ -23,12 +24,14 @@ Files, in the order in which an input meets them:
 - ``inputs``, ``masks``: the checks of its inputs; its masks joined into one.
 - ``rotary``: queries and keys turned by their positions.
 - ``cache``: keys and values of earlier calls; ``steps``: the inputs of a step of decoding like the one before.
-- ``table``, ``tables``: one table; the four tables of one attention; ``value_maps``: the maps of values per label.
+- ``table``, ``tables``: one table; the four tables of one attention; ``value_maps``: the maps of values per label;
+  ``alibi``: tables of fixed biases.
 - ``scores``: the checks of a layer's score; ``memory``: a packed memory of a padded target.
 - ``record``: hooks that record attention.
 """
 
 from relgraph.arguments.public import lists_public
+from relgraph.nn.alibi import alibi_tables as alibi_tables
 from relgraph.nn.attention import RelationAttention as RelationAttention
 from relgraph.nn.cache import KVCache as KVCache
 from relgraph.nn.cache import LayerCache as LayerCache

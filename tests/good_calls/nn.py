@@ -541,6 +541,7 @@ GOOD_CALLS = {
     ),
     "SinusoidalPositions.forward (an int)": lambda: Good(rg.SinusoidalPositions(8), {"x": _rows()[0], "offset": 2}),
     "SinusoidalPositions.encode": lambda: Good(rg.SinusoidalPositions(8).encode, {"positions": torch.rand(2, 3)}),
+    "alibi_tables": lambda: Good(rg.nn.alibi_tables, {"labeler": rg.ClippedDistance(3), "dim": 4, "heads": 2, **PLACE}),
     "RotaryPositions": lambda: Good(rg.RotaryPositions, {"head_dim": 8, "base": 100.0, "layout": "interleaved"}),
     "RotaryPositions.forward": lambda: Good(
         rg.RotaryPositions(4),
