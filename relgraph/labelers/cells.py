@@ -33,8 +33,8 @@ class Cells:
             parent. None for no links.
         times: ``[rows]``, floating or integers: when each row became known, in any unit; NaN for a row without a time.
             None if no row has one.
-        seed: the row that is asked about. A cell that became known after it is never attended to. None for no limit;
-            needs ``times``.
+        until: the time of the question, in the unit of ``times``: cells that became known later are never attended to.
+            None for no limit.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -45,7 +45,7 @@ class Cells:
         ...     rows=torch.tensor([0, 0, 1, 1]),                        # two results of one race
         ...     columns=torch.tensor([0, 1, 0, 1]),
         ...     times=torch.tensor([1.0, 5.0]),
-        ...     seed=0,
+        ...     until=3.0,
         ... )
         >>> len(cells)
         4
@@ -55,7 +55,7 @@ class Cells:
     columns: Tensor
     parents: Tensor
     times: Tensor | None
-    seed: int | None
+    until: float | None
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Cells:
         columns: Tensor,
         parents: Tensor | None = None,
         times: Tensor | None = None,
-        seed: int | None = None,
+        until: float | None = None,
     ) -> None:
         rows, columns = (check.integer_tensor(name, x, dim=1) for name, x in (("rows", rows), ("columns", columns)))
         if columns.shape != rows.shape:
@@ -80,15 +80,15 @@ class Cells:
             if len(times) < count:
                 raise ValueError(f"times must have one number for each of {count} rows, got {len(times)}")
             check.same_device(rows=rows, times=times)
-        if seed is not None:
+        if until is not None:
+            until = check.finite("until", until)
             if times is None:
-                raise ValueError(f"seed needs times, which say what is later than it, got {seed} and no times")
-            check.integer("seed", seed, minimum=0, maximum=len(times) - 1)
+                raise ValueError(f"until needs times, which say what is later, got {until} and no times")
         fields: dict[str, Any] = {"rows": rows, "columns": columns, "parents": parents}
         for name, x in fields.items():
             if x.numel() and int(x.min()) < 0:
                 raise ValueError(f"{name} must be numbered from 0, got {int(x.min())}")
-        fields = {name: x.long() for name, x in fields.items()} | {"times": times, "seed": seed}
+        fields = {name: x.long() for name, x in fields.items()} | {"times": times, "until": until}
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -110,8 +110,8 @@ class CellRelations(Labeler):
     does not attend, or has a label of its own.
 
     With ``time=True``, all relations but that of one row are split in three: the key's row is earlier than the query's,
-    of the same time (or one of both has no time), or later. A cell that became known after the row that is asked about,
-    ``cells.seed``, is never attended to, with or without these labels.
+    of the same time (or one of both has no time), or later. A cell that became known after the time of the question,
+    ``cells.until``, is never attended to, with or without these labels.
 
     Source: the three masks (column; row and parents; children) of the Relational Transformer of Ranjan et al. 2025; as
     labels, and with time, they are relgraph's.
@@ -214,8 +214,8 @@ class CellRelations(Labeler):
             if self.time:
                 ids = known * 3 - 2 + self._when(times)
                 ids[:, same, same] = 0
-            if cells.seed is not None:
-                ids[:, :, times > cells.times[cells.seed]] = NOT_ATTENDING
+            if cells.until is not None:
+                ids[:, :, times > cells.until] = NOT_ATTENDING
         elif self.time:
             ids = torch.where(known > 0, known * 3 - 1, known)
         if self.attend == "related":

@@ -29,7 +29,7 @@ def _cells() -> dict:
         "columns": torch.tensor([0, 1, 2, 1]),
         "parents": torch.tensor([[1, 2], [0, 0]]),
         "times": torch.tensor([0.0, 2.0, 1.0]),
-        "seed": 1,
+        "until": 1.0,
     }
 
 
@@ -275,7 +275,7 @@ GOOD_CALLS = {
         rg.labelers.SchemaRelations(), {"schemas": [rg.labelers.Schema(**_schema())] * 2}
     ),
     "Cells": lambda: Good(
-        rg.labelers.Cells, _cells(), also={"rows": ("times",), "parents": ("times",), "times": ("seed",)}
+        rg.labelers.Cells, _cells(), also={"rows": ("times",), "parents": ("times",), "times": ("until",)}
     ),
     "CellRelations": lambda: Good(rg.labelers.CellRelations, {"time": True, "attend": "all"}),
     "CellRelations.__call__": lambda: Good(rg.labelers.CellRelations(), {"cells": [rg.labelers.Cells(**_cells())] * 2}),

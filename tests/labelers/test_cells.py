@@ -29,7 +29,7 @@ def cells(draw):
         torch.tensor([column for _, column in places], dtype=torch.int64),
         torch.tensor(links, dtype=torch.int64).reshape(-1, 2).T,
         times,
-        draw(numbers) if times is not None and draw(st.booleans()) else None,
+        draw(st.floats(-1.0, 4.0)) if times is not None and draw(st.booleans()) else None,
     )
 
 
@@ -38,7 +38,7 @@ def name_of(sample, time, i, j):
     query, key = int(sample.rows[i]), int(sample.rows[j])
     links = [tuple(link) for link in sample.parents.T.tolist()]
     times = [math.nan] * 5 if sample.times is None else sample.times.tolist()
-    if sample.seed is not None and times[key] > times[sample.seed]:
+    if sample.until is not None and times[key] > sample.until:
         return None
     if query == key:
         return "same row"
@@ -88,10 +88,8 @@ def test_numbers_that_do_not_fit_are_refused():
         Cells(rows, rows, rows[None])
     with pytest.raises(ValueError, match="times must have one number for each of 2 rows, got 1"):
         Cells(rows, rows, times=torch.zeros(1))
-    with pytest.raises(ValueError, match="seed must be at most 1, got 2"):
-        Cells(rows, rows, times=rows, seed=2)
-    with pytest.raises(ValueError, match="seed needs times.*got 1 and no times"):
-        Cells(rows, rows, seed=1)
+    with pytest.raises(ValueError, match="until needs times.*got 1.0 and no times"):
+        Cells(rows, rows, until=1.0)
     with pytest.raises(ValueError, match="rows must be numbered from 0, got -1"):
         Cells(rows - 1, rows)
     with pytest.raises(TypeError, match=r"cells\[0\] must be a Cells, got int"):
