@@ -207,9 +207,9 @@ class AttentionAux(NamedTuple):
         label_mass: α summed over the keys with each label, ``[B, H, N_q, R]``; packed ``[T_q, H, R]``. For a sum of
             labels, a tuple of one tensor per part. A row sums to 1 minus the attention on pairs without a label. Layers
             and :func:`~relgraph.record_attention` give ``[H, T_q, R]`` when packed, ``[H, N_q, R]`` without a batch.
-        lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
-            sees nothing; it is NaN, like the output, on a row with a score of NaN or +inf. A score of -inf hides its
-            pair, as a mask does.
+        lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. A sink is one more score.
+            It is -inf on a row that sees nothing, without a sink; it is NaN, like the output, on a row with a score of
+            NaN or +inf. A score of -inf hides its pair, as a mask does.
 
     Source: Dao 2023 (FlashAttention-2) for ``lse``.
 

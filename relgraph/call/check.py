@@ -72,6 +72,8 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
     edge = None
     if given.get("edge_attr") is not None or given.get("edge_key") is not None or given.get("edge_value") is not None:
         edge = _check_vectors(given, known, labels)
+    if given.get("sink") is not None:
+        _check_operand(BY_NAME["sink"], given["sink"], known)
     is_causal = given.get("is_causal", False)
     if is_causal is not False:
         check.boolean("is_causal", is_causal)

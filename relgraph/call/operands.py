@@ -44,6 +44,7 @@ class Options(TypedDict, total=False):
     edge_attr: Tensor | None
     edge_key: Tensor | None
     edge_value: Tensor | None
+    sink: Tensor | None
     impl: str | None
 
 
@@ -146,6 +147,7 @@ OPERANDS = (
     _row("edge_attr", "E F", "edge.attr", any_dtype=True),
     _row("edge_key", "D F | H D F", "edge.key", any_dtype=True),
     _row("edge_value", "D_v F | H D_v F", "edge.value", any_dtype=True),
+    _row("sink", "H", any_dtype=True),
 )
 """All tensors of a call.
 

@@ -29,7 +29,7 @@ class HeadParallel(ParallelStyle):
     - The projections of queries, keys and values are split at the borders of heads, so a packed ``in_proj_weight``
       becomes ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``, and ``in_proj_bias`` becomes three biases. The
       state of either form loads into the other. ``out_proj`` is split by its inputs; its bias is added once.
-    - Tables per head, ``content_bias``, ``position_bias``, and maps and weights of scores per head are split.
+    - Tables per head, ``content_bias``, ``position_bias``, ``sink``, and maps and weights of scores per head are split.
       Parameters that all heads share are whole on every process and get the sum of all gradients. A bank is not split.
     - Dropout draws the mask of all heads, from the first process's generator.
     - Weights and masses (``need_weights``, ``need_label_mass``) are gathered. A :class:`~relgraph.KVCache` holds the
@@ -174,7 +174,7 @@ def _placements(layer: RelationAttention) -> list[tuple[nn.Module, str, Placemen
     """Every parameter of the layer that becomes a DTensor: its module, its name there and what is split."""
     found: list[tuple[nn.Module, str, Placement]] = []
     by_heads = [f"{name}_proj_{kind}" for name in "qkv" for kind in ("weight", "bias")]
-    found += [(layer, name, Shard(0)) for name in (*by_heads, "content_bias", "position_bias")]
+    found += [(layer, name, Shard(0)) for name in (*by_heads, "content_bias", "position_bias", "sink")]
     found += [(layer.out_proj, "weight", Shard(1)), (layer.out_proj, "bias", Replicate())]
     for table in _tables(layer):
         found.append((table, "rows", Replicate() if table.heads is None else Shard(0)))

@@ -11,6 +11,7 @@ from relgraph.arguments import check
 from relgraph.call import Answer, AttentionAux, Call, Given, LabelsLike, Options, Table, check_call, check_read
 from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.region import hook_for
+from relgraph.functional.sink import with_sink
 from relgraph.impl import IMPLEMENTATIONS, prepared
 from relgraph.impl.rule import choose
 
@@ -84,6 +85,8 @@ def relation_attention(
             numbers per head.
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``: a listed pair uses k_j + a^K[l_ij] + W_k x_ij as its key.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``: a listed pair uses v_j + a^V[l_ij] + W_v x_ij as its value.
+        sink: ``[H]``, floating: a score that joins the softmax of each row and carries no value, so that the weights of
+            a row sum to less than 1: α_ij = exp(e_ij) / (exp(sink_h) + Σ_j exp(e_ij)).
         impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` (listed pairs only), ``"native"`` (kernels
             compiled for this CPU), ``"triton"`` (fused GPU kernels), or None to let the library choose:
             :func:`~relgraph.which_impl` shows its choice.
@@ -182,11 +185,13 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
         check.boolean("need_lse", need_lse)
     form = prepared.form_of(given)
     answer = None if form is None else prepared.answer(form, given)
+    sink = given.get("sink")
     if answer is not None:
+        answer = with_sink(answer, sink)
         return answer.output, aux_of(answer, given["query"].dim() == 3, need_lse=need_lse)
     call = check_call(given)
     check_read(call, given)
-    answer, packed = answer_to(call, given.get("impl"), given, form), given["query"].dim() == 3
+    answer, packed = with_sink(answer_to(call, given.get("impl"), given, form), sink), given["query"].dim() == 3
     return to_caller(answer, call.query, packed), aux_of(answer, packed, need_lse=need_lse)
 
 

@@ -503,7 +503,7 @@ def _draw(stacks: Sequence[nn.Module]) -> None:
     attentions = [part for stack in stacks for part in stack.modules() if isinstance(part, RelationAttention)]
     parts = [part for module in attentions for part in (module.tables, module.score, module.value_map)]
     others = {id(p) for part in parts if isinstance(part, nn.Module) for p in part.parameters()}
-    biases = [bias for module in attentions for bias in (module.content_bias, module.position_bias)]
+    biases = [x for module in attentions for x in (module.content_bias, module.position_bias, module.sink)]
     others |= {id(bias) for bias in biases}
     for stack in stacks:
         for parameter in stack.parameters():

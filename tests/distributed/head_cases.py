@@ -97,7 +97,7 @@ def cases() -> Iterator[Case]:
     yield attention("sum", rg.SumLabels(LABELER(LENGTH), edges(default=0)), per_head=("key",), frozen=(1, None))
     yield attention("edges by default", edges(default=LABELER(LENGTH)), call={"is_causal": True})
     yield attention("no tables", rg.Window(3)(LENGTH), num_labels=None)
-    yield attention("query biases", content_bias=True, position_bias=True)
+    yield attention("query biases", content_bias=True, position_bias=True, sink=True)
     yield attention("additive with a parameter", score=rg.score.Additive.learned(HEADS, WIDTH // HEADS, Scaled()))
     yield attention("bilinear", score=rg.score.Bilinear.learned(5, HEADS, WIDTH // HEADS), tables=("bias",))
     yield attention("function", score=Scaled())

@@ -158,6 +158,9 @@ GOOD_CALLS = {
         },
         {**ALSO, "query": (*INPUTS, "content_bias"), "key_table": ("position_bias",)},
     ),
+    "relation_attention (sink)": lambda: Good(
+        rg.relation_attention_with_aux, {**_inputs(), "labels": None, "sink": torch.randn(2), "need_lse": True}, ALSO
+    ),
     "relation_attention (row scores)": lambda: Good(
         rg.relation_attention,
         {**_inputs(), "labels": rg.ClippedDistance(1)(3), "row_scores": torch.randn(2, 2, 3, 3)},

@@ -58,6 +58,7 @@ def _attention(**options) -> Good:
         "score": rg.score.Softcap(2.0),
         "content_bias": True,
         "position_bias": True,
+        "sink": True,
         "value_map": False,
         "impl": "dense",
         **PLACE,

@@ -72,7 +72,8 @@ def _fits(call: Call, given: Given) -> bool:
         return False
     if call.score is not DOT or isinstance(call.q_offset, Tensor):
         return False
-    if any(isinstance(x, (Tensor, tuple)) and name not in _FIELDS for name, x in given.items()):
+    known = {*_FIELDS, "sink"}  # a sink changes the answer afterwards
+    if any(isinstance(x, (Tensor, tuple)) and name not in known for name, x in given.items()):
         return False
     dtype = call.query.dtype
     fits = dtype in (torch.float32, torch.float64)
@@ -229,8 +230,8 @@ class _AllPairs(Prepared):
         return Outputs(output, lse, sums, None)
 
     def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
-        """The gradients of the tensors from that of the output; None if other outputs have one."""
-        grad, *others = incoming
+        """The gradients of the tensors from those of output and log-sum-exp; None if other outputs have one."""
+        grad, of_lse, *others = incoming
         if self.backwards is None or grad is None or any(x is not None for x in others):
             return None
         struct = CProblem.from_buffer_copy(self.backwards)
@@ -241,6 +242,9 @@ class _AllPairs(Prepared):
         grad = dense_rows(grad, dtype)
         struct.output = struct.d_output = CTensor(grad.data_ptr(), *grad.stride()[:3])
         struct.given_output.data = outputs.output.data_ptr()
+        if of_lse is not None:
+            held.append(of_lse.contiguous())
+            struct.d_lse = held[-1].data_ptr()
         dq, dk, dv = (torch.empty_strided(*room, dtype=dtype, device="cpu") for room in self.of_inputs)
         struct.dq.data, struct.dk.data, struct.dv.data = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
         found: dict[str, Tensor | None] = {"query": dq, "key": dk, "value": dv}
