@@ -68,6 +68,16 @@ class ValueMap(NamedTuple):
     bases: Tensor
 
 
+class Gates(NamedTuple):
+    """A vector for each label by which it multiplies keys or values; a pair without a label has ones.
+
+    key ``[R, D]`` or ``[H, R, D]``; value ``[R, D_v]`` or ``[H, R, D_v]``; each may be missing.
+    """
+
+    key: Tensor | None
+    value: Tensor | None
+
+
 class Drawn(NamedTuple):
     """Which part of a larger call's dropout mask a call draws; by default it draws its own mask.
 
@@ -114,6 +124,7 @@ class Call:
     dropout_origin: tuple[int, int, int, int] = (0, 0, 0, 0)
     dropout_seed: Tensor | None = None
     drawn: Hashes | None = None
+    gates: Gates | None = None
 
     def map(self, change: Callable[[Operand, Tensor], Tensor | None]) -> Self:
         """The same call with ``change(operand, tensor)`` in the place of each tensor of its operands."""

@@ -80,6 +80,10 @@ def relation_attention(
         value_map: a linear map for each label, so that z_i = Σ_j α_ij (W[l_ij] v_j + a^V[l_ij]): W ``[R, D_v, D_v]`` or
             ``[H, R, D_v, D_v]``; or ``(coefficients, bases)``, ``[R, K]`` and ``[K, D_v, D_v]`` (each may have the
             heads first), for W[r] = Σ_k coefficients[r, k] · bases[k]. A pair without a label keeps v_j.
+        key_gate: g^K, ``[R, D]`` or ``[H, R, D]``: a pair uses g^K[l_ij] ⊙ k_j + a^K[l_ij] as its key, and without a
+            label k_j. The query table still multiplies k_j. For dot products.
+        value_gate: g^V, ``[R, D_v]`` or ``[H, R, D_v]``: a pair uses g^V[l_ij] ⊙ v_j + a^V[l_ij] as its value. It
+            excludes ``value_map``; gates, like maps, are for labels of one part.
         edge_attr: x, ``[E, F]``, floating: a vector for each edge of :class:`~relgraph.EdgeLabels`, in their order. If
             the labels have a default, all pairs attend and the listed pairs carry a vector too. Each vector costs F
             numbers per head.

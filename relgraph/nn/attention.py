@@ -20,6 +20,7 @@ from relgraph.impl import IMPLEMENTATIONS
 from relgraph.labels.memory import Memory
 from relgraph.nn import steps
 from relgraph.nn.cache import KVCache, restores_cache_on_error
+from relgraph.nn.gates import LabelGates, make_gates
 from relgraph.nn.inputs import Inputs, Names, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_between
 from relgraph.nn.masks import join_masks
@@ -85,6 +86,9 @@ class RelationAttention(Projections):
         value_map: whether each label has a linear map of the values, z_i = Σ_j α_ij (W[l_ij] W_v x_j + a^V[l_ij]): True
             for a free map ``[D, D]`` per head and label; an int K for maps that combine K bases per head with K
             coefficients per label. Maps begin as the identity. Not for a sum of labels.
+        key_gate: whether each label has a vector g per head, ``[H, R, D]``, that multiplies the keys, q_i·(g[l_ij] ⊙
+            k_j + a^K[l_ij]), and begins at one. For dot products; not for a sum of labels.
+        value_gate: the same for values, Σ_j α_ij (g[l_ij] ⊙ v_j + a^V[l_ij]); excludes ``value_map``.
         rotary: :class:`~relgraph.RotaryPositions`, which turn queries and keys by their positions; None for none. Row 0
             of the keys is at position 0, and row 0 of the queries at ``q_offset``. Packed graphs count from their own
             first row.
@@ -121,6 +125,7 @@ class RelationAttention(Projections):
     position_bias: nn.Parameter | None
     sink: nn.Parameter | None
     value_map: ValueMaps | None
+    gates: LabelGates | None
     rotary: RotaryPositions | None
 
     def __init__(
@@ -143,6 +148,8 @@ class RelationAttention(Projections):
         position_bias: bool = False,
         sink: bool = False,
         value_map: bool | int = False,
+        key_gate: bool = False,
+        value_gate: bool = False,
         rotary: RotaryPositions | None = None,
         impl: str | None = None,
         device: torch.device | str | None = None,
@@ -180,6 +187,7 @@ class RelationAttention(Projections):
         labels = None if self.tables is None else self.tables.num_labels
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
         self.rotary = check_rotary(rotary, self.head_dim, self.score, self.tables)
+        self.gates = make_gates(key_gate, value_gate, labels, self.head_dim, self.num_heads, self, factory)
 
     @classmethod
     def from_plain(
@@ -221,7 +229,7 @@ class RelationAttention(Projections):
             if x is not None:
                 nn.init.zeros_(x)
         own = None if self.tables is None or self.tables.shared else self.tables
-        for part in (own, self.score, self.value_map):
+        for part in (own, self.score, self.value_map, self.gates):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
@@ -381,6 +389,8 @@ class RelationAttention(Projections):
             "sink": self.sink, "value_map": None if self.value_map is None else self.value_map(), "impl": self.impl,
             "need_weights": given["need_weights"], "need_label_mass": given["need_label_mass"],
         }  # fmt: skip
+        if self.gates is not None:
+            call |= self.gates()
         return inputs, function(call)
 
     def _checked(

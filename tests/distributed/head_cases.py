@@ -102,6 +102,7 @@ def cases() -> Iterator[Case]:
     yield attention("bilinear", score=rg.score.Bilinear.learned(5, HEADS, WIDTH // HEADS), tables=("bias",))
     yield attention("function", score=Scaled())
     yield attention("bases", value_map=2)
+    yield attention("gates", key_gate=True, value_gate=True)
     yield attention("masks", call={"attn_mask": mask, "key_padding_mask": padding})
     yield attention("rows", tables=("value",), call={"row_scores": rows})
     yield attention("by sample", rg.DenseLabels(torch.arange(2 * LENGTH**2).view(2, LENGTH, LENGTH) % 5, 5))

@@ -60,6 +60,8 @@ def _attention(**options) -> Good:
         "position_bias": True,
         "sink": True,
         "value_map": False,
+        "key_gate": True,
+        "value_gate": True,
         "impl": "dense",
         **PLACE,
         **options,

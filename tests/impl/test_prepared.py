@@ -128,9 +128,11 @@ def test_gradients_that_a_prepared_backward_does_not_take(monkeypatch):
 EDGES = {
     "nodes, tables of all heads": {},
     "nodes, a table per head, one key head": {"per_head": True, "kv_heads": 1, "kinds": "kvq"},
+    "nodes, gates, one key head": {"kv_heads": 1, "kinds": "kvqKV"},
+    "nodes, a gate of keys per head, two threads": {"per_head": True, "kinds": "K", "threads": 2},
     "nodes, values only, two threads": {"kinds": "v", "threads": 2},
     "a batch, a mirrored layout": {"batch": 2, "per_head": True},
-    "a batch of own edges, two threads": {"batch": 2, "own": True, "kinds": "kvq", "threads": 2},
+    "a batch of own edges, two threads": {"batch": 2, "own": True, "kinds": "kvqV", "threads": 2},
 }
 
 
@@ -152,7 +154,8 @@ def test_listed_pairs(layout, dropout, answered):
 
     leaves = [new(queries, 4, 8), new(keys, how["kv_heads"], 8), new(keys, how["kv_heads"], 6)]
     inputs, tables = list(leaves), {}
-    for kind, name, size in (("k", "key_table", 8), ("v", "value_table", 6), ("q", "query_table", 8)):
+    sizes = {"key_table": 8, "value_table": 6, "query_table": 8, "key_gate": 8, "value_gate": 6}
+    for kind, (name, size) in zip("kvqKV", sizes.items(), strict=True):
         if kind in how["kinds"]:
             heads = (4,) if how["per_head"] else ()
             tables[name] = torch.randn(*heads, 5, size, dtype=F64, requires_grad=True)
