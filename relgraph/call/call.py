@@ -68,6 +68,16 @@ class ValueMap(NamedTuple):
     bases: Tensor
 
 
+class Gates(NamedTuple):
+    """A vector for each label by which it multiplies keys or values; a pair without a label has ones.
+
+    key ``[R, D]`` or ``[H, R, D]``; value ``[R, D_v]`` or ``[H, R, D_v]``; each may be missing.
+    """
+
+    key: Tensor | None
+    value: Tensor | None
+
+
 class Drawn(NamedTuple):
     """Which part of a larger call's dropout mask a call draws; by default it draws its own mask.
 
@@ -114,6 +124,7 @@ class Call:
     dropout_origin: tuple[int, int, int, int] = (0, 0, 0, 0)
     dropout_seed: Tensor | None = None
     drawn: Hashes | None = None
+    gates: Gates | None = None
 
     def map(self, change: Callable[[Operand, Tensor], Tensor | None]) -> Self:
         """The same call with ``change(operand, tensor)`` in the place of each tensor of its operands."""
@@ -207,9 +218,9 @@ class AttentionAux(NamedTuple):
         label_mass: α summed over the keys with each label, ``[B, H, N_q, R]``; packed ``[T_q, H, R]``. For a sum of
             labels, a tuple of one tensor per part. A row sums to 1 minus the attention on pairs without a label. Layers
             and :func:`~relgraph.record_attention` give ``[H, T_q, R]`` when packed, ``[H, N_q, R]`` without a batch.
-        lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
-            sees nothing; it is NaN, like the output, on a row with a score of NaN or +inf. A score of -inf hides its
-            pair, as a mask does.
+        lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. A sink is one more score.
+            It is -inf on a row that sees nothing, without a sink; it is NaN, like the output, on a row with a score of
+            NaN or +inf. A score of -inf hides its pair, as a mask does.
 
     Source: Dao 2023 (FlashAttention-2) for ``lse``.
 

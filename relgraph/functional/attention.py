@@ -11,6 +11,7 @@ from relgraph.arguments import check
 from relgraph.call import Answer, AttentionAux, Call, Given, LabelsLike, Options, Table, check_call, check_read
 from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.region import hook_for
+from relgraph.functional.sink import with_sink
 from relgraph.impl import IMPLEMENTATIONS, prepared
 from relgraph.impl.rule import choose
 
@@ -79,11 +80,17 @@ def relation_attention(
         value_map: a linear map for each label, so that z_i = Σ_j α_ij (W[l_ij] v_j + a^V[l_ij]): W ``[R, D_v, D_v]`` or
             ``[H, R, D_v, D_v]``; or ``(coefficients, bases)``, ``[R, K]`` and ``[K, D_v, D_v]`` (each may have the
             heads first), for W[r] = Σ_k coefficients[r, k] · bases[k]. A pair without a label keeps v_j.
+        key_gate: g^K, ``[R, D]`` or ``[H, R, D]``: a pair uses g^K[l_ij] ⊙ k_j + a^K[l_ij] as its key, and without a
+            label k_j. The query table still multiplies k_j. For dot products.
+        value_gate: g^V, ``[R, D_v]`` or ``[H, R, D_v]``: a pair uses g^V[l_ij] ⊙ v_j + a^V[l_ij] as its value. It
+            excludes ``value_map``; gates, like maps, are for labels of one part.
         edge_attr: x, ``[E, F]``, floating: a vector for each edge of :class:`~relgraph.EdgeLabels`, in their order. If
             the labels have a default, all pairs attend and the listed pairs carry a vector too. Each vector costs F
             numbers per head.
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``: a listed pair uses k_j + a^K[l_ij] + W_k x_ij as its key.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``: a listed pair uses v_j + a^V[l_ij] + W_v x_ij as its value.
+        sink: ``[H]``, floating: a score that joins the softmax of each row and carries no value, so that the weights of
+            a row sum to less than 1: α_ij = exp(e_ij) / (exp(sink_h) + Σ_j exp(e_ij)).
         impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` (listed pairs only), ``"native"`` (kernels
             compiled for this CPU), ``"triton"`` (fused GPU kernels), or None to let the library choose:
             :func:`~relgraph.which_impl` shows its choice.
@@ -182,11 +189,13 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
         check.boolean("need_lse", need_lse)
     form = prepared.form_of(given)
     answer = None if form is None else prepared.answer(form, given)
+    sink = given.get("sink")
     if answer is not None:
+        answer = with_sink(answer, sink)
         return answer.output, aux_of(answer, given["query"].dim() == 3, need_lse=need_lse)
     call = check_call(given)
     check_read(call, given)
-    answer, packed = answer_to(call, given.get("impl"), given, form), given["query"].dim() == 3
+    answer, packed = with_sink(answer_to(call, given.get("impl"), given, form), sink), given["query"].dim() == 3
     return to_caller(answer, call.query, packed), aux_of(answer, packed, need_lse=need_lse)
 
 

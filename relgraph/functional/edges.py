@@ -12,6 +12,7 @@ from relgraph.call import Given, Options, Table, check_call
 from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.attention import to_caller
 from relgraph.functional.region import active
+from relgraph.functional.sink import share_of_keys, with_sink
 from relgraph.impl import IMPLEMENTATIONS, prepared
 from relgraph.impl.eager.edges import attend_edges
 from relgraph.impl.rule import choose
@@ -98,10 +99,10 @@ def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[T
             "edge_attention attends to the nodes that this process holds, not to those of the others: within "
             "context_parallel use relation_attention with EdgeLabels of the whole graph"
         )
-    form = prepared.form_of(given, nodes=True) if need_weights is False else None
+    form, sink = prepared.form_of(given, nodes=True) if need_weights is False else None, given.get("sink")
     answer = None if form is None else prepared.answer(form, given)
     if answer is not None:
-        return answer.output
+        return with_sink(answer, sink).output
     call, impl = check_call(given, nodes=True), given.get("impl")
     if impl is not None:
         check.choice("impl", impl, ("edges", "native", "triton"))
@@ -112,13 +113,15 @@ def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[T
     name = choose(call, impl)
     ready = None if form is None else prepared.remember(form, given, call, name)
     if ready is not None:
-        return ready.answer(given, call.plan).output
+        return with_sink(ready.answer(given, call.plan), sink).output
     if name != "edges":
-        return to_caller(IMPLEMENTATIONS[name](call), call.query, packed=True)
+        return to_caller(with_sink(IMPLEMENTATIONS[name](call), sink), call.query, packed=True)
     answer, weights = attend_edges(call)
-    output = to_caller(answer, call.query, packed=True)
+    output = to_caller(with_sink(answer, sink), call.query, packed=True)
     if not need_weights:
         return output
     csr = call.plan.parts[0].csr
     assert csr is not None
+    if sink is not None:
+        weights = weights * share_of_keys(answer.lse, sink)[0].index_select(1, csr.row)
     return output, weights.new_empty(weights.shape[::-1]).index_copy(0, csr.order, weights.T).to(output.dtype)

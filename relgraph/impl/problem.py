@@ -34,6 +34,8 @@ class Problem:
         label_queries: a^Q, whose product with the key is added to q·k, ``[R, D]`` or ``[H, R, D]``, or None.
         label_biases: b, which it adds to the score, ``[R]`` or ``[H, R]``, or None. Compiled kernels over all pairs
             take it in the place of B, with a number for each column.
+        key_gates: g^K, which a pair's label multiplies its key by, ``[R, D]`` or ``[H, R, D]``, or None.
+        value_gates: g^V, which it multiplies its value by, ``[R, D_v]`` or ``[H, R, D_v]``, or None.
         vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
@@ -63,6 +65,8 @@ class Problem:
     label_values: Tensor | None
     label_queries: Tensor | None
     label_biases: Tensor | None
+    key_gates: Tensor | None
+    value_gates: Tensor | None
     vectors: Tensor | None
     mask: Tensor | None
     keep: Tensor | None

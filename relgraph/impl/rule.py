@@ -207,6 +207,8 @@ def _native(call: Call) -> str | None:
     if rows.unknown_score(call) or call.value_map is not None or (call.edge is not None and not edges_only):
         what = "value_map" if call.value_map is not None else "edge_attr" if call.edge is not None else "other score"
         return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
+    if not edges_only and call.gates is not None:
+        return f"has no key_gate or value_gate over all pairs; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
     if call.mask is not None and _needs_gradient(call.mask):
@@ -226,7 +228,8 @@ def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
-    for name, given in (("value_map", call.value_map), ("edge_attr", call.edge)):
+    gates = ("key_gate or value_gate", call.gates)
+    for name, given in (("value_map", call.value_map), ("edge_attr", call.edge), gates):
         if given is not None:
             return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
     if rows.unknown_score(call):

@@ -67,12 +67,15 @@ class RelationConv(EdgeLayer, MessagePassing):
             (``[H, R]``), in which each head has its own rows, as in PyG's TransformerConv; or a
             :class:`~relgraph.RelationTables`, which has further options: rows that heads share (the default of the
             layers over all pairs), tied tables, names, a frozen label. May be empty if the relations have maps, by
-            ``value_map`` or ``score=Bilinear``.
+            ``value_map`` or ``score=Bilinear``, or gates.
         impl: see :func:`~relgraph.edge_attention`; not used on the ``message()`` path.
         score: the compatibility function, one of :mod:`relgraph.score` or a function of finished scores; None for the
             dot product. An ``Additive`` or ``Bilinear`` (``[H, R, C, C]``) is part of the layer and learned with it.
         value_map: whether each relation has a map of the values: False; True for free maps ``[H, R, C, C]``; or an int
             K for maps Σ_k c[r, k] V[k] of K bases. All maps begin as the identity.
+        key_gate: whether each relation has a vector g per head, ``[H, R, C]``, that multiplies the keys, g[r_e] ⊙ W_k
+            x_j, and begins at one; for dot products.
+        value_gate: the same for the values; excludes ``value_map``.
         tie_projections: which projections are shared: ``"value"`` and ``"query"`` take W_k of the keys, ``"edge"``
             makes U_k also U_v.
         edge_terms: those of ``"key"`` (U_k) and ``"value"`` (U_v) to which the projected ``edge_attr`` is added.
@@ -121,6 +124,8 @@ class RelationConv(EdgeLayer, MessagePassing):
         impl: str | None = None,
         score: Score | None = None,
         value_map: bool | int = False,
+        key_gate: bool = False,
+        value_gate: bool = False,
         tie_projections: Sequence[str] = (),
         edge_terms: Sequence[str] = ("key", "value"),
         out_bias: bool = False,
@@ -146,7 +151,7 @@ class RelationConv(EdgeLayer, MessagePassing):
         self.edge_terms = check_some("edge_terms", edge_terms, ("key", "value"), least=1)
         self._check_projections(in_channels=max(sources, targets), edge_dim=edge_dim or 1)
         self._make_projections(sources, targets, check.boolean("bias", bias), out_bias)
-        self._set_attention(num_relations, tables, score, value_map)
+        self._set_attention(num_relations, tables, score, value_map, None, key_gate, value_gate)
         self.self_loops = check_self_loops(add_self_loops, self.num_relations, edge_dim)
         self._alpha = None
 

@@ -13,6 +13,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.functional.edges import attend_nodes
 from relgraph.labels import EdgeLabels
+from relgraph.nn.gates import LabelGates, make_gates
 from relgraph.nn.scores import check_score_fits
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_given, check_kinds
@@ -25,6 +26,7 @@ class EdgeLayer(nn.Module):
 
     tables: Any  # RelationTables, or None without relations: Any spares users an assertion at each use
     value_map: ValueMaps | None
+    gates: LabelGates | None
 
     def _set_sizes(self, out_channels: int, heads: int, concat: bool, dropout: float) -> None:
         self.out_channels = check.integer("out_channels", out_channels, minimum=1)
@@ -38,18 +40,22 @@ class EdgeLayer(nn.Module):
         for name, width in inputs.items():
             check.parameter_size(heads=self.heads, out_channels=self.out_channels, **{name: max(width, 1)})
 
-    def _set_attention(self, num_relations: Any, tables: Any, score: Any, value_map: Any, names: Any = None) -> None:
-        """Make tables and maps for the relations, and check the score."""
+    def _set_attention(
+        self, num_relations: Any, tables: Any, score: Any, value_map: Any, names: Any = None, key_gate: Any = False,
+        value_gate: Any = False,
+    ) -> None:  # fmt: skip
+        """Make tables, maps and gates for the relations, and check the score."""
         self.register_load_state_dict_pre_hook(check_label_names)
         self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)
         by_label = compatibility(score).by_label
-        self.tables = self._make_tables(tables, names, by_label or value_map is not False)
+        self.tables = self._make_tables(tables, names, by_label or value_map is not False or key_gate or value_gate)
         if by_label and self.num_relations is None:
             raise ValueError("score=Bilinear needs num_relations, as its maps are for relations, got None")
         kinds = () if self.tables is None else self.tables.kinds
         self.score = check_score_fits(score, kinds, self.num_relations, self.heads, self.out_channels)
         sizes = (self.num_relations, self.out_channels, self.heads)
         self.value_map = make_value_maps(value_map, *sizes, {}, "num_relations")
+        self.gates = make_gates(key_gate, value_gate, *sizes, self, {}, "num_relations")
 
     def _make_tables(self, tables: Any, names: Any, maps: bool) -> RelationTables | None:
         """Tables of the kinds asked for, with rows per head, or those given; none if relations have only maps."""
@@ -84,16 +90,17 @@ class EdgeLayer(nn.Module):
             "dropout_p": self.dropout if self.training else 0.0,
             "value_map": None if self.value_map is None else self.value_map(),
         }  # fmt: skip
-        tables = self.tables
-        if tables is not None:
-            given |= tables()
+        for part in (self.tables, self.gates):
+            if part is not None:
+                given |= part()
         out = attend_nodes(given, need_weights=need_weights)
         return out if isinstance(out, tuple) else (out, None)
 
     def _shown_options(self) -> str:
-        """Tables, score and maps for ``repr``."""
+        """Tables, score, maps and gates for ``repr``."""
         tables = "" if self.tables is None else self.tables._options(per_head=True)
-        return tables + shown_score(self.score, self.value_map)
+        gates = "" if self.gates is None else "".join(f", {name}=True" for name in self.gates())
+        return tables + shown_score(self.score, self.value_map) + gates
 
 
 def shown_score(score: Any, value_map: ValueMaps | None) -> str:

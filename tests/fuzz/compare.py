@@ -15,6 +15,7 @@ import relgraph as rg
 from relgraph.call import check_call
 from relgraph.call.operands import POSITIONAL
 from relgraph.functional.attention import answer_to
+from relgraph.functional.sink import with_sink
 from relgraph.impl.native import build
 from relgraph.score import Named
 from tests.fuzz import constants
@@ -276,7 +277,7 @@ def _with_keep(call: Arguments, impl: str | None) -> dict:
     wanted = {"need_weights": call.case.need_weights, "need_label_mass": call.case.need_mass}
     checked = check_call({**given, **call.options, **call.more, **wanted})
     keep = call.case.keep.to(call.dtype)
-    answer = answer_to(replace(checked, keep=keep), impl)
+    answer = with_sink(answer_to(replace(checked, keep=keep), impl), call.more["sink"])
     outputs = {"z": answer.output, "lse": answer.lse, "weights": answer.weights}
     outputs.update({("mass", part): m for part, m in enumerate(answer.mass or ())})
     return outputs

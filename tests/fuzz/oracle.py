@@ -5,7 +5,7 @@ Forward and backward are written out by hand for one query row at a time::
     r_e = Σ a^K + Σ W_k x, or with an additive score          e: a pair, or one of parallel edges
     c_e = (q + b_c)·M k_e + (q + b_p)·r_e + k_e·Σ a^Q,   c_e = u · act(q + k_e + r_e)
     s_e = f(scale · c_e + Σ b + Σ g_i) + m_e
-    w = softmax(s), lse = log Σ exp(s), d_e = w_e keep_e / (1 - p)
+    w = softmax(s), lse = log Σ exp(s), d_e = w_e keep_e / (1 - p); a sink is one more s, whose d is 0
     z = Σ d_e (N v_e + Σ a^V + Σ W_v x),  mass_r = Σ w_e [r is a label of e]
     ds_e = w_e (dw_e - Σ w dw + dlse)
 
@@ -65,6 +65,11 @@ def solve(case: Case, dtype: torch.dtype) -> Truth:
             ]
             if found:
                 _Row(case, b, i, found, dtype).solve(truth)
+            elif "sink" in case.leaves:
+                values["lse"][b, :, i] = case.leaves["sink"]
+                if "lse" in case.incoming:
+                    values["grad", "sink"] += case.incoming["lse"][b, :, i]
+                    bounds["grad", "sink"] += UNITS[_summed_in(dtype)] * case.incoming["lse"][b, :, i].abs()
     _round_sums(truth, dtype, 4 + case.frame.batch * case.frame.q_len)
     return truth
 
@@ -251,20 +256,24 @@ class _Row:
             slope, slope_error = Known(found.slope, found.slope.abs() + found.slope_error), found.slope_error
         swallowed = added.abs() * unit / 4 > terms  # a number so large that adding the score changes nothing
         score = (score + added).masked_fill(~seen, -INF)
-        top = score.amax(-1, keepdim=True)
+        sink = case.leaves.get("sink", torch.full((case.heads,), -INF, dtype=torch.float64))[:, None]
+        top = torch.maximum(score.amax(-1, keepdim=True), sink)
         sees = top > -INF
         top = torch.where(sees, top, 0.0)
         grown = (score - top).exp()
-        total = torch.where(sees, grown.sum(-1, keepdim=True), 1.0)
-        weights, lse = grown / total, top + total.log()
+        of_sink, of_keys = (sink - top).exp(), grown.sum(-1, keepdim=True)
+        total = torch.where(sees, of_keys + of_sink, 1.0)
+        weights, of_sink, lse = grown / total, of_sink / total, top + total.log()
 
         # errors of scores, of the log-sum-exp, and so of weights
         error = torch.where(swallowed, 0.0, error + depth * added.abs()) + depth
         error = torch.where(seen, error, 0.0)
         away = torch.where(seen, score - lse, -INF)
         error = error + depth * torch.where(swallowed | ~seen, 0.0, lse.abs())
-        up = torch.where(sees, (away + error).exp().sum(-1, keepdim=True).log(), 0.0)
-        down = torch.where(sees, -(away - error).exp().sum(-1, keepdim=True).log(), 0.0)
+        if "sink" in case.leaves:  # which joins the log-sum-exp of all keys
+            error = error + depth * torch.where(seen, (top + of_keys.log()).abs() + sink.abs(), 0.0)
+        up = torch.where(sees, ((away + error).exp().sum(-1, keepdim=True) + of_sink).log(), 0.0)
+        down = torch.where(sees, -((away - error).exp().sum(-1, keepdim=True) + of_sink).log(), 0.0)
         lse_error = torch.maximum(up, down) + 4 * unit
         most = (away + error + lse_error).clamp(max=0.0).exp()
         weight_error = torch.maximum(most - weights, weights - (away - error - lse_error).exp()).clamp(min=0.0)
@@ -308,6 +317,11 @@ class _Row:
         d_error = d_error + many * weights * sizes
         if "mask" in case.leaves:
             self._add_to_mask(truth, Known(d_score, d_error))
+        if "sink" in case.leaves:
+            relative = many + 2 * count + lse_error + depth * sink.abs()
+            sink_error = of_sink * mean_error + (of_sink * relative + SLACK * unit) * (held + dlse.abs())
+            truth.values["grad", "sink"] += (of_sink * (dlse - mean))[:, 0]
+            truth.bounds["grad", "sink"] += sink_error[:, 0]
         d_finished = Known(d_score * slope.value, d_error * slope.size + d_score.abs() * slope_error)
         for kind in ("bias", "rows"):
             self._add_to_tables(truth, kind, Known(*(x[..., None] for x in d_finished)))

@@ -187,6 +187,7 @@ def given(case: Any, leaves: dict, place: Callable[[Tensor], Tensor]) -> dict[st
         "edge_attr": leaves.get("attr"),
         "edge_key": leaves.get("edge_key"),
         "edge_value": leaves.get("edge_value"),
+        "sink": leaves.get("sink"),
     }
 
 
@@ -301,6 +302,13 @@ def draw_query_biases(case: Any) -> None:
         draw.leaf(name, case.heads, case.size, own=False, spreads=(0.1, 1.0, 5.0))
 
 
+def draw_sink(case: Any) -> None:
+    """Add a sink, at times."""
+    draw = _Draw(case, "sink")
+    if draw.rng.random() < SHARE / 2:
+        draw.leaf("sink", case.heads, own=False, spreads=(0.1, 1.0, 5.0))
+
+
 def _is_product(score: Score | None) -> bool:
     return score is None or score.kind == "function"
 
@@ -346,7 +354,7 @@ def layer_biases(case: Any, rng: Random, *, keys: bool) -> dict[str, Any]:
 def layer_parameters(layer: torch.nn.Module) -> dict[str, Tensor]:
     """The weights of a layer's score, maps and biases of queries by the names of leaves, as :func:`layer_options` asks for them."""
     named = [(layer.score, ("weight",)), (layer.value_map, ("maps", "coefficients", "bases"))]
-    named.append((layer, BIASES))
+    named.append((layer, (*BIASES, "sink")))
     found = {name: getattr(module, name, None) for module, names in named for name in names}
     return {name: x for name, x in found.items() if isinstance(x, Tensor)}
 

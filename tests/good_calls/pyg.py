@@ -143,6 +143,8 @@ GOOD_CALLS = {
             "tables": ("key", "bias"),
             "score": rg.score.Additive.learned(2, 4),
             "value_map": 2,
+            "key_gate": False,
+            "value_gate": False,
             "tie_projections": ("value", "query"),
             "edge_terms": ("key", "value"),
             "out_bias": True,

@@ -96,7 +96,7 @@ def test_values_and_gradients(kind, layout, n, answered):
 
 
 def test_gradients_that_a_prepared_backward_does_not_take(monkeypatch):
-    """It takes the gradient of the output, without derivatives; others are computed as in other calls, to the same values."""
+    """It takes that of the output, and of the log-sum-exp beside it, without derivatives; others are computed as in other calls, to the same values."""
     taken, backward = [], _AllPairs.backward
 
     def noted(*args):
@@ -109,26 +109,30 @@ def test_gradients_that_a_prepared_backward_does_not_take(monkeypatch):
     inputs = [torch.randn(2, 2, 6, 4, dtype=F64, requires_grad=True) for _ in range(3)]
     inputs += [torch.randn(5, 4, dtype=F64, requires_grad=True) for _ in range(2)]
 
-    def run(impl, *, lse=False, again=False):
-        output, aux = rg.relation_attention_with_aux(*inputs[:3], labels, *inputs[3:], need_lse=lse, impl=impl)
-        loss = (output.sin() + (aux.lse[..., None] if lse else 0)).sum()
-        grads = torch.autograd.grad(loss, inputs, create_graph=again)
+    def run(impl, *, of=("output",), again=False):
+        output, aux = rg.relation_attention_with_aux(*inputs[:3], labels, *inputs[3:], need_lse=True, impl=impl)
+        parts = {"output": output.sin().sum(), "lse": aux.lse.cos().sum()}
+        loss = sum(parts[name] for name in of)
+        grads = torch.autograd.grad(loss, inputs, create_graph=again, materialize_grads=True)
         return torch.autograd.grad(sum(x.square().sum() for x in grads), inputs) if again else grads
 
     run("native")
     # the second derivative takes gradients that nothing follows any more
-    for options, prepared in (({}, [True]), ({"lse": True}, [False]), ({"again": True}, [True])):
+    cases = ({}, True), ({"of": ("output", "lse")}, True), ({"of": ("lse",)}, False), ({"again": True}, True)
+    for options, prepared in cases:
         taken.clear()
         torch.testing.assert_close(run("native", **options), run("reference", **options), atol=1e-11, rtol=1e-11)
-        assert taken == prepared
+        assert taken == [prepared]
 
 
 EDGES = {
     "nodes, tables of all heads": {},
     "nodes, a table per head, one key head": {"per_head": True, "kv_heads": 1, "kinds": "kvq"},
+    "nodes, gates, one key head": {"kv_heads": 1, "kinds": "kvqKV"},
+    "nodes, a gate of keys per head, two threads": {"per_head": True, "kinds": "K", "threads": 2},
     "nodes, values only, two threads": {"kinds": "v", "threads": 2},
     "a batch, a mirrored layout": {"batch": 2, "per_head": True},
-    "a batch of own edges, two threads": {"batch": 2, "own": True, "kinds": "kvq", "threads": 2},
+    "a batch of own edges, two threads": {"batch": 2, "own": True, "kinds": "kvqV", "threads": 2},
 }
 
 
@@ -150,7 +154,8 @@ def test_listed_pairs(layout, dropout, answered):
 
     leaves = [new(queries, 4, 8), new(keys, how["kv_heads"], 8), new(keys, how["kv_heads"], 6)]
     inputs, tables = list(leaves), {}
-    for kind, name, size in (("k", "key_table", 8), ("v", "value_table", 6), ("q", "query_table", 8)):
+    sizes = {"key_table": 8, "value_table": 6, "query_table": 8, "key_gate": 8, "value_gate": 6}
+    for kind, (name, size) in zip("kvqKV", sizes.items(), strict=True):
         if kind in how["kinds"]:
             heads = (4,) if how["per_head"] else ()
             tables[name] = torch.randn(*heads, 5, size, dtype=F64, requires_grad=True)

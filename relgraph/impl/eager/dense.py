@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -34,7 +36,11 @@ def attend(call: Call) -> Answer:
     weights, lse = _weights(call, labels, edges, None)
     dropped = drop(call, weights) if call.dropout_p else weights
     values = repeat_heads(call.value.to(dtype), call.query.shape[1])
-    output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
+    gate = None if call.gates is None else call.gates.value
+    if gate is not None:
+        output = _gated_sum(gate, dropped, values, labels[0])
+    else:
+        output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
     if has_value_tables(call.tables):
         output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
     if edges is not None and edges.value is not None:
@@ -81,8 +87,13 @@ def _weights(call: Call, labels: list[_PartIds], edges: _Edges | None, by_key: T
         by_query = score_tables(query, [tables._replace(key=None) for tables in call.tables], sizes, call.scale, dtype)
     else:
         scores = query @ keys.transpose(-1, -2)
+        gate = None if call.gates is None else call.gates.key
         if call.score.by_label:
-            scores = _bilinear(call.score.weight.to(dtype), query, keys, labels[0], scores)
+            weight = call.score.weight.to(dtype)
+            scores = _by_label(lambda label: query @ weight[..., label, :, :], keys, labels[0], scores)
+        elif gate is not None:
+            rows = gate.to(dtype)
+            scores = _by_label(lambda label: query * rows[..., label, None, :], keys, labels[0], scores)
         if edges is not None and edges.key is not None:
             scores = edges.added(scores, edges.dots(query @ edges.key))
         scores = scores * call.scale
@@ -122,12 +133,21 @@ def _additive(
     return (score.act(summed) @ (weight[..., None] if weight.dim() == 1 else weight[:, None, :, None])).squeeze(-1)
 
 
-def _bilinear(weight: Tensor, query: Tensor, key: Tensor, ids: _PartIds, plain: Tensor) -> Tensor:
-    """q_iᵀ W[l_ij] k_j; ``plain`` for a pair without a label."""
+def _by_label(queries: Callable[[int], Tensor], key: Tensor, ids: _PartIds, plain: Tensor) -> Tensor:
+    """The products of the keys and the queries for their pair's label; ``plain`` for a pair without a label."""
     scores, keys = plain, key.transpose(-1, -2)
     for label in range(ids.size):
-        scores = torch.where(ids.slots == label, query @ weight[..., label, :, :] @ keys, scores)
+        scores = torch.where(ids.slots == label, queries(label) @ keys, scores)
     return scores
+
+
+def _gated_sum(gate: Tensor, weights: Tensor, value: Tensor, ids: _PartIds) -> Tensor:
+    """Σ_j α_ij g[l_ij] ⊙ v_j: the sum of each label, then multiplied by its row."""
+    output = weights.masked_fill(ids.slots < ids.size, 0.0) @ value  # pairs without a label keep their value
+    for label in range(ids.size):
+        sums = weights.masked_fill(ids.slots != label, 0.0) @ value
+        output = output + sums * gate[..., label, None, :].to(value.dtype)
+    return output
 
 
 def _mapped(maps: ValueMap, weights: Tensor, value: Tensor, ids: _PartIds) -> Tensor:

@@ -74,7 +74,11 @@ class _Work:
         if self.call.score.additive:
             scores = self._additive(self.call.score)
         elif self.call.score.by_label:
-            scores = self._bilinear(self.call.score.weight)
+            maps = self.call.score.weight.to(self.query.dtype)
+            scores = self._scores_by_label(lambda label: self.query @ self._table(maps[..., label, :, :]))
+        elif self.call.gates is not None and self.call.gates.key is not None:
+            gate = self._table(self.call.gates.key)
+            scores = self._scores_by_label(lambda label: self.query * gate[:, label, None])
         else:
             scores = sampled_dot(self.query, self.key, self.pattern)
         for term in self._label_scores():
@@ -106,7 +110,10 @@ class _Work:
     def output(self, weights: Tensor) -> Tensor:
         """Σ_j α_ij (v_j + a^V[l_ij] + W_v e_ij), ``[L, n, D_v]``."""
         maps, edge = self.call.value_map, self.call.edge
-        output = weighted_sum(weights, self.value, self.pattern) if maps is None else self._mapped(maps, weights)
+        if self.call.gates is not None and self.call.gates.value is not None:
+            output = self._gated(self.call.gates.value, weights)
+        else:
+            output = weighted_sum(weights, self.value, self.pattern) if maps is None else self._mapped(maps, weights)
         table = self.tables.value
         if table is not None and self.pair_by_pair:
             output = output + weighted_sum(weights, self._rows(table), self._of_labels())
@@ -144,14 +151,11 @@ class _Work:
         ]
         return torch.cat(found, 1)
 
-    def _bilinear(self, weight: Tensor) -> Tensor:
-        """q_iᵀ W[l_ij] k_j · scale, ``[L, P]``, one label after the other."""
-        weight = weight.to(self.query.dtype)
+    def _scores_by_label(self, queries: Callable[[int], Tensor]) -> Tensor:
+        """The products of keys and the queries for their pair's label, ``[L, P]``, one label after the other."""
         scores = self.query.new_zeros(self.query.shape[0], self.labels.shape[0])
         for label in range(self.num_labels + 1):
-            own = self.query
-            if label < self.num_labels:
-                own = self.query @ self._table(weight[..., label, :, :])
+            own = queries(label) if label < self.num_labels else self.query
             scores = self._with_dots_of(label, own, scores)
         return scores
 
@@ -166,6 +170,13 @@ class _Work:
                 column = with_zero_row(self._table(maps.coefficients[..., k, None].to(weights.dtype))).squeeze(-1)
                 sums = weighted_sum(weights * column[:, self.labels], self.value, self.pattern)
             output = output + sums @ self._table(bases[..., k, :, :]).transpose(-1, -2)
+        return output
+
+    def _gated(self, gate: Tensor, weights: Tensor) -> Tensor:
+        """Σ_j α_ij g[l_ij] ⊙ v_j, ``[L, n, D_v]``: the sum of each label, then multiplied by its row."""
+        gate, output = self._table(gate), self._sum_of(self.num_labels, weights)
+        for label in range(self.num_labels):
+            output = output + self._sum_of(label, weights) * gate[:, label, None]
         return output
 
     def _with_dots_of(self, label: int, query: Tensor, scores: Tensor) -> Tensor:

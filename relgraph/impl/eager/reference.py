@@ -40,6 +40,9 @@ def attend(call: Call) -> Answer:
     key, value = (
         repeat_heads(x.to(dtype), heads).repeat(1, 1, copies, 1)[:, :, None] for x in (call.key, call.value)
     )  # [B, H, 1, N_k, D]
+    plain_key = key
+    if call.gates is not None:
+        key, value = (_gated(x, gate, first, dtype) for x, gate in zip((key, value), call.gates, strict=True))
     key_rows, value_rows, query_rows, bias = query.new_zeros(4, 1).unbind()
     for part, tables in zip(labels, call.tables, strict=True):
         for ids, vectors in part:
@@ -59,7 +62,7 @@ def attend(call: Call) -> Answer:
     else:
         scores = (query * (key + key_rows)).sum(-1)
         if any(tables.query is not None for tables in call.tables):
-            scores = scores + (query_rows * key).sum(-1)
+            scores = scores + (query_rows * plain_key).sum(-1)
         if score.by_label:  # Wᵀ q_i in the place of q_i
             mapped = (_maps(score.weight.to(dtype), first).mT @ query[..., None]).squeeze(-1)
             scores = scores + ((mapped - query) * key).sum(-1)
@@ -121,6 +124,11 @@ def _at(table: Tensor, ids: Tensor, other: Tensor | None = None) -> Tensor:
     batch, head, row = (torch.arange(n, device=ids.device) for n in table.shape[:3])
     slots = torch.where(ids < 0, table.shape[3] - 1, ids)[:, None]
     return table[batch[:, None, None, None], head[:, None, None], row[:, None], slots]
+
+
+def _gated(x: Tensor, gate: Tensor | None, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keys or values multiplied by the row of each pair's label, by ones for a pair without a label."""
+    return x if gate is None else x * _at(gate.to(dtype).unsqueeze(-3), ids, x.new_ones(x.shape[-1]))
 
 
 def _carried(vectors: Tensor, maps: Tensor | None) -> Tensor | float:

@@ -28,7 +28,7 @@ def check_tensors(problem: Problem) -> None:
         raise ValueError(f"query must be floating, got {problem.query.dtype}")
     if problem.columns != plan.columns:
         raise ValueError(f"columns must be the plan's, {plan.columns}, got {problem.columns}")
-    for name in ("label_queries", "vectors"):
+    for name in ("label_queries", "key_gates", "value_gates", "vectors"):
         if getattr(problem, name) is not None:
             raise ValueError(f"{name} must be None over all pairs, got a tensor")
     shapes = [
@@ -234,7 +234,8 @@ def check_listed(problem: Problem) -> None:
     ]
     for name, x, wanted in (
         ("label_keys", problem.label_keys, size), ("label_values", problem.label_values, channels),
-        ("label_queries", problem.label_queries, size),
+        ("label_queries", problem.label_queries, size), ("key_gates", problem.key_gates, size),
+        ("value_gates", problem.value_gates, channels),
     ):  # fmt: skip
         if x is not None:
             shapes.append((name, x, (labels, wanted) if x.dim() == 2 else (heads, labels, wanted)))

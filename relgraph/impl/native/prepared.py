@@ -19,7 +19,7 @@ from relgraph.call import Answer, Call, Given
 from relgraph.impl import op
 from relgraph.impl.native import build
 from relgraph.impl.native.attend import of_biases, of_table, splits_of
-from relgraph.impl.native.edges import KERNELS, EdgeStructs
+from relgraph.impl.native.edges import KERNELS, EdgeStructs, gates_of
 from relgraph.impl.native.problem import (
     ProblemStructs,
     dense_rows,
@@ -35,13 +35,14 @@ from relgraph.score import DOT
 
 _FIELDS = {
     "query": "query", "key": "key", "value": "value", "key_table": "label_keys", "value_table": "label_values",
-    "query_table": "label_queries", "bias_table": "label_biases", "attn_mask": "mask",
+    "query_table": "label_queries", "bias_table": "label_biases", "key_gate": "key_gates", "value_gate": "value_gates",
+    "attn_mask": "mask",
 }  # fmt: skip
 """The tensors of such a call, and where a struct has them; in the order of a problem."""
 
 _GRADIENTS = {
     "query": "dq", "key": "dk", "value": "dv", "key_table": "d_label_keys", "value_table": "d_label_values",
-    "query_table": "d_label_queries",
+    "query_table": "d_label_queries", "key_gate": "d_key_gates", "value_gate": "d_value_gates",
 }  # fmt: skip
 """Where a struct of listed pairs has their gradients."""
 
@@ -72,11 +73,13 @@ def _fits(call: Call, given: Given) -> bool:
         return False
     if call.score is not DOT or isinstance(call.q_offset, Tensor):
         return False
-    if any(isinstance(x, (Tensor, tuple)) and name not in _FIELDS for name, x in given.items()):
+    known = {*_FIELDS, "sink"}  # a sink changes the answer afterwards
+    if any(isinstance(x, (Tensor, tuple)) and name not in known for name, x in given.items()):
         return False
     dtype = call.query.dtype
     fits = dtype in (torch.float32, torch.float64)
-    return fits and all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables))
+    gates = call.gates or ()
+    return fits and all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables, *gates))
 
 
 class Prepared(ABC):
@@ -229,8 +232,8 @@ class _AllPairs(Prepared):
         return Outputs(output, lse, sums, None)
 
     def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
-        """The gradients of the tensors from that of the output; None if other outputs have one."""
-        grad, *others = incoming
+        """The gradients of the tensors from those of output and log-sum-exp; None if other outputs have one."""
+        grad, of_lse, *others = incoming
         if self.backwards is None or grad is None or any(x is not None for x in others):
             return None
         struct = CProblem.from_buffer_copy(self.backwards)
@@ -241,6 +244,9 @@ class _AllPairs(Prepared):
         grad = dense_rows(grad, dtype)
         struct.output = struct.d_output = CTensor(grad.data_ptr(), *grad.stride()[:3])
         struct.given_output.data = outputs.output.data_ptr()
+        if of_lse is not None:
+            held.append(of_lse.contiguous())
+            struct.d_lse = held[-1].data_ptr()
         dq, dk, dv = (torch.empty_strided(*room, dtype=dtype, device="cpu") for room in self.of_inputs)
         struct.dq.data, struct.dk.data, struct.dv.data = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
         found: dict[str, Tensor | None] = {"query": dq, "key": dk, "value": dv}
@@ -301,7 +307,7 @@ class _Listed(Prepared):
             call = replace(call, dropout_seed=torch.zeros((), dtype=torch.int64, device="cpu"))
         tensors, header = op.flat(
             call, columns=0, need_sums=False, label_keys=tables.key, label_values=tables.value,
-            label_queries=tables.query,
+            label_queries=tables.query, **({} if call.gates is None else gates_of(call.gates, call.query.dtype)),
         )  # fmt: skip
         self.rest = header, call.scale, call.dropout_p, None
         self.places = [x is not None for x in tensors]
@@ -318,7 +324,7 @@ class _Listed(Prepared):
         tables, csr = call.tables[0], call.plan.parts[0].csr
         if call.mask is not None or call.is_causal or tables.bias is not None or tables.rows is not None:
             return False
-        dense = (call.query, call.key, call.value, *(x for x in tables if x is not None))
+        dense = (call.query, call.key, call.value, *(x for x in (*tables, *(call.gates or ())) if x is not None))
         return csr is not None and csr.col.shape[0] > 0 and all(x.stride(-1) == 1 for x in dense)
 
     def tensors(self, given: Given) -> list[Tensor]:
@@ -372,7 +378,7 @@ class _Listed(Prepared):
             return self._backward
         struct, widths = CEdges.from_buffer_copy(self.filled), {}
         for name, x in zip(self.names, tensors, strict=False):
-            if name.endswith("_table"):
+            if name.endswith(("_table", "_gate")):
                 labels, widths[name] = x.shape[-2:]
                 setattr(struct, _GRADIENTS[name], CTensor(0, 0, labels * widths[name], widths[name]))
             else:
