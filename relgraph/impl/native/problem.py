@@ -37,6 +37,12 @@ BLAS computes the rest.
 FEWEST_QUERIES = {torch.float32: 96, torch.bfloat16: 24}
 """With fewer queries than this, BLAS is faster than panels, in bfloat16 after a conversion to float32."""
 
+MOST_COLUMNS = 512
+"""A block computes numbers for at most this many labels if it reads few of them; with more, B is made by torch.
+
+Labels by distance are the exception: a block computes only those that it reads.
+"""
+
 FARTHEST = 1 << 61
 """The bound on offsets: beyond it all keys are equally far, and sums of offsets and lengths fit into 64 bits."""
 
@@ -154,6 +160,13 @@ def _goes_up(ids: Sequence[int]) -> bool:
     return all(id_ >= 0 and id_ == ids[0] + s for s, id_ in enumerate(ids))
 
 
+def by_slices(plan: LabelPlan) -> bool:
+    """Whether a block computes only those rows of a long key table that it reads, as labels by distance allow."""
+    if plan.columns <= MOST_COLUMNS or len(plan.parts) > 1:
+        return False
+    return isinstance(plan.parts[0].ids, DistanceIds) and plan.parts[0].csr is None
+
+
 _TERMS = ("by_query", "by_key", "label_keys", "label_values", "label_biases")
 _OPERANDS = ("query", "key", "value", *_TERMS)
 
@@ -248,6 +261,7 @@ class ProblemStructs(KeepsAlive):
         self.layout = made.layout
         self.struct = struct = CProblem.from_buffer_copy(made.filled)
         struct.threads = torch.get_num_threads()
+        struct.sliced = int(problem.label_keys is not None and by_slices(problem.plan) and struct.parts[0].affine)
         self._kept += operands
         for at, name in made.given:
             getattr(struct, name).data = operands[at].data_ptr()  # pyright: ignore[reportOptionalMemberAccess]
