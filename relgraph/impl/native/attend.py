@@ -16,7 +16,7 @@ from relgraph.impl.eager import dense
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
-from relgraph.impl.native.problem import MOST_COLUMNS, ProblemStructs, by_slices, dense_rows, laid_out_as
+from relgraph.impl.native.problem import ProblemStructs, dense_rows, in_blocks, laid_out_as
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
 from relgraph.plan import plain
@@ -48,8 +48,7 @@ def _score_terms(call: Call, dtype: torch.dtype) -> dict[str, Tensor | None]:
     """What labels add to scores by query: tables that the kernels multiply, or B."""
     tables, keys = call.tables, [part.key for part in call.tables]
     by_row = any(part.rows is not None or "key" in part.batched or "bias" in part.batched for part in tables)
-    many = call.plan.columns > MOST_COLUMNS and not by_slices(call.plan)
-    if by_row or (many and any(key is not None for key in keys)):
+    if by_row or (not in_blocks(call.plan) and any(key is not None for key in keys)):
         return {"by_query": score_tables(call.query, tables, call.plan.num_labels, call.scale, dtype)}
     biases = [part.bias for part in tables]
     return {"label_keys": _table(call, keys, call.query.shape[-1:]), "label_biases": _table(call, biases, ())}
