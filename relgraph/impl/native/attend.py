@@ -16,7 +16,7 @@ from relgraph.impl.eager import dense
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
-from relgraph.impl.native.problem import ProblemStructs, dense_rows, laid_out_as
+from relgraph.impl.native.problem import ProblemStructs, dense_rows, in_blocks, laid_out_as
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
 from relgraph.plan import plain
@@ -26,9 +26,6 @@ PAIRS_PER_NUMBER = 0.5
 
 They are written once for all batch rows that share their labels, H · N_q · N_k numbers, and again for their gradients.
 """
-
-MOST_COLUMNS = 512
-"""With more labels, B is made by one product in torch: a block's part of it would leave the cache."""
 
 
 def attend(call: Call) -> Answer:
@@ -51,7 +48,7 @@ def _score_terms(call: Call, dtype: torch.dtype) -> dict[str, Tensor | None]:
     """What labels add to scores by query: tables that the kernels multiply, or B."""
     tables, keys = call.tables, [part.key for part in call.tables]
     by_row = any(part.rows is not None or "key" in part.batched or "bias" in part.batched for part in tables)
-    if by_row or (call.plan.columns > MOST_COLUMNS and any(key is not None for key in keys)):
+    if by_row or (not in_blocks(call.plan) and any(key is not None for key in keys)):
         return {"by_query": score_tables(call.query, tables, call.plan.num_labels, call.scale, dtype)}
     biases = [part.bias for part in tables]
     return {"label_keys": _table(call, keys, call.query.shape[-1:]), "label_biases": _table(call, biases, ())}
@@ -121,7 +118,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     else:
         dk, dv = (torch.empty(splits, *x.shape, dtype=dtype, device="cpu") for x in (problem.key, problem.value))
     db = dc = None
-    if problem.by_query is not None or problem.label_keys is not None:
+    if problem.by_query is not None or (problem.label_keys is not None and not struct.sliced):
         db = laid_out_as(problem.query, problem.columns, dtype)
     if problem.by_key is not None:
         dc = torch.empty(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype, device="cpu")
@@ -130,12 +127,15 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
     struct.d_by_key_split = 0 if dc is None else dc[0].numel()
     keys, biases, of_keys, by_label = problem.label_keys, problem.label_biases, None, None
-    if biases is not None and keys is None:
+    struct.shares = run.shares() if struct.pair_biases.data or struct.sliced else struct.runs
+    if keys is not None and struct.sliced:
+        of_keys = torch.zeros(struct.shares * splits, heads, *keys.shape[-2:], dtype=dtype, device="cpu")
+        struct.d_label_keys = held.tensor(of_keys)
+    if biases is not None and (keys is None or struct.sliced):
         if struct.pair_biases.data:
-            struct.shares = run.shares()
             pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype, device="cpu")
             struct.d_pair_biases = held.tensor(pairs)
-        groups = (1, heads, 1) if struct.pair_biases.data else (struct.runs, heads, splits)
+        groups = (1, heads, 1) if struct.pair_biases.data else (struct.shares, heads, splits)
         by_label = torch.zeros(*groups, problem.columns, dtype=dtype, device="cpu")
         struct.d_label_biases = held.tensor(by_label)
     half = torch.bfloat16 if struct.half else dtype
@@ -161,6 +161,8 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     if keys is not None and db is not None:
         of_keys = of_table(db, problem.query.to(dtype), keys).mul_(problem.scale)
         by_label, db = None if biases is None else db, None
+    elif of_keys is not None and keys is not None:
+        of_keys = of_keys.sum((0, 1)) if keys.dim() == 2 else _joined(of_keys)
     summed = None if biases is None or by_label is None else of_biases(by_label, biases)
     return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, summed]
 
@@ -248,11 +250,12 @@ class _Run:
         return int(PAIRS_PER_NUMBER * struct.batch * struct.size) // max(struct.k_len, 1)
 
     def shares(self) -> int:
-        """Into how many parts backward cuts the batch rows if biases of all pairs are written out."""
+        """Into how many parts backward cuts the batch rows if tasks have large gradients of labels or pairs."""
         struct = self.struct
         if struct.kv_heads >= 4 * struct.threads or struct.kv_heads % struct.threads == 0:
             return 1
-        return max(1, min(struct.threads, struct.runs, self._room_for_pairs()))
+        room = self._room_for_pairs() if struct.pair_biases.data else struct.runs
+        return max(1, min(struct.threads, struct.runs, room))
 
     def start(self, direction: str) -> None:
         """Run forward or backward; outputs are in the struct."""

@@ -4,6 +4,7 @@
 #include "pairs.h"
 #include "products.h"
 #include "room.h"
+#include "slices.h"
 
 namespace relgraph {
 
@@ -27,6 +28,8 @@ template <class T, class E> class Block {
     const Room at(p, n_);
     stride_ = at.stride;
     other_stride_ = at.other_stride;
+    by_query_stride_ = at.by_query_stride;
+    if (p.sliced && n_ > 0) slice_ = Slice(p.parts[0], place_, first_, rows_);
     width_ = at.width;
     chunk_ = at.chunk;
     scores_ = room;
@@ -81,7 +84,8 @@ template <class T, class E> class Block {
       if (p_.output.data) lay(rows_of(p_.output), p_.output.row, rows_, p_.block_rows, p_.value_size, output_rows_);
     }
     if (by_label_) gradients_of_sums();
-    const bool sum_biases = p_.d_label_biases.data && !p_.d_pair_biases.data;
+    const bool sum_biases = p_.d_label_biases.data && !p_.d_pair_biases.data && !p_.sliced;
+    if (p_.sliced) std::fill_n(by_query_, rows_ * by_query_stride_, T(0));
     if (sum_biases) std::fill_n(sums_, LANES * width_, T(0));
     const Place whole = place_;
     for (int64_t start = whole.start; start < whole.stop; start += chunk_) {
@@ -89,9 +93,10 @@ template <class T, class E> class Block {
       place_.stop = std::min(start + chunk_, whole.stop);
       gradients_of_keys(start - whole.start, start == whole.start);
     }
-    if (sum_biases) add_lanes(p_, sums_, width_, own_row<T>(p_.d_label_biases, place_.graph, head_, split_));
+    if (sum_biases) add_lanes(p_, sums_, width_, own_row<T>(p_.d_label_biases, share_, head_, split_));
     T* dq = own_row<T>(p_.dq, place_.batch, head_, query(0));
-    if (p_.label_keys.data)
+    if (p_.sliced) gradients_of_slice(dq);
+    else if (p_.label_keys.data)
       multiply<T>(p_, 'N', 'N', rows_, p_.size, p_.label_rows, 1,
                   {row_of<T>(p_.d_by_query, place_.batch, head_, query(0)), p_.d_by_query.row}, table_of(p_.label_keys), 1,
                   dq, p_.dq.row);
@@ -162,7 +167,9 @@ template <class T, class E> class Block {
       softmax_backward(t, s, n, deltas_[r]);
       if (slopes_) multiply_rows(t, slopes_ + r * stride_ + at, n);
       if (p.d_by_query.data) write_sums(r, t, T(1), p.d_by_query, first);
-      if (p.d_pair_biases.data) {
+      if (p.sliced) {
+        labels(0, r).sum_window(by_query_ + r * by_query_stride_, slice_.first, t);
+      } else if (p.d_pair_biases.data) {
         add_row(own_row<T>(p.d_pair_biases, share_, head_, first_ + r) + place_.start, t, n);
       } else if (p.d_label_biases.data) {
         for (int64_t part = 0; part < p.num_parts; part++)
@@ -181,6 +188,22 @@ template <class T, class E> class Block {
     weigh(other_, stride, n, p.key, p.key_rows, p.size, !first, dq, p.dq.row);
     spread(other_, stride, n, p.query, query_rows_, p.size, T(p.scale), dk, p.dk.row);
     if (p.output.data) spread(weights, stride_, n, p.output, output_rows_, p.value_size, T(1), dv, p.dv.row);
+  }
+
+  // The share of the slice's numbers in the gradients of queries, of the table and of biases.
+  void gradients_of_slice(T* dq) {
+    const Problem& p = p_;
+    const int64_t slot = share_ * p.splits + split_, stride = by_query_stride_;
+    slice_.each_stretch(p.parts[0], [&](int64_t at, int64_t count, int64_t id) {
+      const T* numbers = by_query_ + at;
+      const Matrix<T> keys = table_of(p.label_keys);
+      multiply<T>(p, 'N', 'N', rows_, p.size, count, 1, {numbers, stride}, {keys.data + id * keys.stride, keys.stride},
+                  1, dq, p.dq.row);
+      multiply<T>(p, 'T', 'N', count, p.size, rows_, T(p.scale), {numbers, stride}, wide_queries(), 1,
+                  own_row<T>(p.d_label_keys, slot, head_, id), p.d_label_keys.row);
+      T* biases = p.d_label_biases.data ? own_row<T>(p.d_label_biases, share_, head_, split_) + id : nullptr;
+      for (int64_t r = 0; biases && r < rows_; r++) add_row(biases, numbers + r * stride, count);
+    });
   }
 
   // Rows of x against n keys (or values) from the place's first one.
@@ -267,6 +290,12 @@ template <class T, class E> class Block {
     return static_cast<const E*>(all) + (place_.batch * p_.kv_heads + kv_head_) * p_.panels * p_.panel * numbers;
   }
 
+  // The block's queries in the type of scores.
+  Matrix<T> wide_queries() const {
+    if constexpr (sizeof(E) == sizeof(T)) return {rows_of(p_.query), p_.query.row};
+    else return {wide_, p_.size};
+  }
+
   Row row(int64_t r) const { return {place_, head_, first_ + r}; }
   int64_t query(int64_t r) const { return place_.first_query + first_ + r; }
   int64_t key(int64_t j) const { return place_.first_key + place_.start + j; }
@@ -308,7 +337,7 @@ template <class T, class E> class Block {
     const T* shared = p_.label_biases.data && !p_.label_keys.data ? biases_of(p_, head_, by_query_) : nullptr;
     for (int64_t r = 0; r < rows_; r++) {
       T* s = scores_ + r * stride_;
-      const T* from = p_.label_keys.data ? by_query_ + r * p_.columns
+      const T* from = p_.label_keys.data ? by_query_ + r * by_query_stride_
                       : p_.by_query.data ? row_of<T>(p_.by_query, place_.batch, head_, query(r))
                                          : shared;
       if (from == shared && r == 0) load(table_, shared, -INF<T>);
@@ -321,6 +350,10 @@ template <class T, class E> class Block {
           continue;
         }
         const RowLabels<T> mine = labels(part, r);
+        if (p_.sliced) {
+          mine.add_window(s, from, slice_.first, factor);
+          continue;
+        }
         if (from && mine.is_plain()) {
           mine.add_plain(s, from + p_.parts[part].first_column, factor, -INF<T>);
           continue;
@@ -341,18 +374,37 @@ template <class T, class E> class Block {
   // The number that each label adds to the scores of each row, made of the vectors that labels add to keys.
   void score_labels() {
     const Problem& p = p_;
+    if constexpr (sizeof(E) < sizeof(T))
+      for (int64_t r = 0; r < rows_; r++)
+        for (int64_t d = 0; d < p.size; d++) wide_[r * p.size + d] = widen(rows_of(p.query)[r * p.query.row + d]);
+    if (p.sliced) return score_slice();
     for (int64_t r = 0; r < rows_; r++) {
       T* row = by_query_ + r * p.columns;
       if (p.label_biases.data) biases_of(p, head_, row);
       else std::fill(row + p.label_rows, row + p.columns, T(0));
     }
-    Matrix<T> queries{wide_, p.size};
-    if constexpr (sizeof(E) == sizeof(T)) queries = {rows_of(p.query), p.query.row};
-    else
-      for (int64_t r = 0; r < rows_; r++)
-        for (int64_t d = 0; d < p.size; d++) wide_[r * p.size + d] = widen(rows_of(p.query)[r * p.query.row + d]);
-    multiply<T>(p, 'N', 'T', rows_, p.label_rows, p.size, T(p.scale), queries, table_of(p.label_keys),
+    multiply<T>(p, 'N', 'T', rows_, p.label_rows, p.size, T(p.scale), wide_queries(), table_of(p.label_keys),
                 p.label_biases.data ? T(1) : T(0), by_query_, p.columns);
+  }
+
+  // The same by place of the slice.
+  void score_slice() {
+    const Problem& p = p_;
+    const Part& part = p.parts[0];
+    for (int64_t end : {int64_t(0), part.lookup_length - 1}) {  // an end may be without a label
+      const int64_t at = end - slice_.first;
+      for (int64_t r = 0; at >= 0 && at < slice_.width && r < rows_; r++)
+        by_query_[r * by_query_stride_ + at] = part.lookup[end] == -2 ? -INF<T> : T(0);
+    }
+    slice_.each_stretch(part, [&](int64_t at, int64_t count, int64_t id) {
+      T* numbers = by_query_ + at;
+      const Matrix<T> keys = table_of(p.label_keys);
+      for (int64_t r = 0; p.label_biases.data && r < rows_; r++)
+        std::copy_n(row_of<T>(p.label_biases, 0, head_, 0) + id, count, numbers + r * by_query_stride_);
+      multiply<T>(p, 'N', 'T', rows_, count, p.size, T(p.scale), wide_queries(),
+                  {keys.data + id * keys.stride, keys.stride}, p.label_biases.data ? T(1) : T(0), numbers,
+                  by_query_stride_);
+    });
   }
 
   // Scores of row r become exp(s - max); their sum, 0 for a row that sees nothing. Forward notes the log-sum-exp.
@@ -403,7 +455,8 @@ template <class T, class E> class Block {
   const Problem& p_;
   int64_t head_, kv_head_, split_, share_, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0, width_ = 0;
   Place place_{};
-  int64_t chunk_ = 0;
+  Slice slice_;
+  int64_t chunk_ = 0, by_query_stride_ = 0;
   T *scores_, *other_, *slopes_, *table_, *sums_, *by_label_, *by_query_, *wide_, *spare_, *shares_, *deltas_;
   E *narrow_ = nullptr, *turned_ = nullptr, *query_rows_ = nullptr, *output_rows_ = nullptr;
 };

@@ -71,6 +71,20 @@ template <class T> class RowLabels {
     if (right_ < n_ && right_id_ != -2) row[slot(right_id_)] += sum(s + right_, n_ - right_) * factor;
   }
 
+  // A plain row's s = s * scale + row[place], where `row` has a number for each place of the lookup from `first` on.
+  void add_window(T* s, const T* row, int64_t first, T scale) const {
+    if (left_ > 0) scale_add(s, left_, scale, row[0 - first]);
+    if (left_ < right_) scale_add_row(s + left_, row + (place() - first), right_ - left_, scale);
+    if (right_ < n_) scale_add(s + right_, n_ - right_, scale, row[part_.lookup_length - 1 - first]);
+  }
+
+  // A plain row's row[place] += s.
+  void sum_window(T* row, int64_t first, const T* s) const {
+    if (left_ > 0) row[0 - first] += sum(s, left_);
+    if (left_ < right_) add_row(row + (place() - first), s + left_, right_ - left_);
+    if (right_ < n_) row[part_.lookup_length - 1 - first] += sum(s + right_, n_ - right_);
+  }
+
   // s = s * scale + table[id] for every key; labels of listed pairs replace the labels below them.
   void add(T* s, const T* table, T scale) const {
     keep_listed(s);
@@ -142,6 +156,7 @@ template <class T> class RowLabels {
   int64_t id(int64_t e) const { return part_.listed[listed_ + e]; }
   int64_t role(int64_t e) const { return part_.role[listed_ + e]; }
   int64_t first_id() const { return *static_cast<const int32_t*>(ids_); }
+  int64_t place() const { return static_cast<const int32_t*>(ids_) - part_.lookup; }  // of key left_, in the lookup
   int64_t slot(int64_t id) const { return id < 0 ? part_.num_labels : id; }
 
   template <class F> void read(F f) const {

@@ -77,6 +77,7 @@ struct Problem {
   // columns in the order of a table's row in memory], and the gradient of the output in the type of sums.
   Tensor label_values, turned_label_values, d_output;
   int64_t label_rows;  // the columns; of one part without the last one, which is of zeros
+  int64_t sliced;      // whether a block multiplies only the rows of label_keys that it reads; of one plain part
   const void* mask;
   int64_t mask_kind;  // 0 none, 1 bool, 2 added
   int64_t mask_strides[4];
@@ -99,11 +100,12 @@ struct Problem {
   const void* d_lse;
   Tensor dq, dk, dv, d_by_query, d_by_key;  // dk, dv, d_by_key: [splits, batch, heads, rows, size]
   int64_t dk_split, dv_split, d_by_key_split;  // numbers from one split to the next
-  // The gradients of b, which begin as zeros: a row for each split and run, [runs, heads, splits, columns]. If the
-  // biases of all pairs are written out: the gradients of pairs for each share of the runs, [shares, heads, q_len,
-  // k_len], and their sums by label, [1, heads, 1, columns].
+  // The gradients of b, which begin as zeros: a row for each split and share, [shares, heads, splits, columns]. If the
+  // biases of all pairs are written out: the gradients of pairs for each share, [shares, heads, q_len, k_len], and
+  // their sums by label, [1, heads, 1, columns].
   Tensor d_label_biases, d_pair_biases;
-  int64_t shares;  // into how many parts the runs are cut if biases of pairs are written out
+  Tensor d_label_keys;  // if sliced: it begins as zeros, [shares * splits, heads, label_rows, size]
+  int64_t shares;  // backward: into how many parts the runs are cut; a task has all runs of one
   const int64_t* blocks;  // [num_blocks, 3]: graph or batch row, first query in it, number of queries
   int64_t num_blocks, block_rows;
   const int64_t* block_ptr;  // [runs + 1]: a run is the blocks of one graph or batch row, the costly ones first

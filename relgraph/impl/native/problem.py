@@ -37,6 +37,12 @@ BLAS computes the rest.
 FEWEST_QUERIES = {torch.float32: 96, torch.bfloat16: 24}
 """With fewer queries than this, BLAS is faster than panels, in bfloat16 after a conversion to float32."""
 
+MOST_COLUMNS = 512
+"""With more labels torch makes B, because a block's part of it would leave the cache.
+
+Labels by distance are the exception: a block multiplies only the rows of the table that it reads.
+"""
+
 FARTHEST = 1 << 61
 """The bound on offsets: beyond it all keys are equally far, and sums of offsets and lengths fit into 64 bits."""
 
@@ -154,6 +160,15 @@ def _goes_up(ids: Sequence[int]) -> bool:
     return all(id_ >= 0 and id_ == ids[0] + s for s, id_ in enumerate(ids))
 
 
+def in_blocks(plan: LabelPlan) -> bool:
+    """Whether blocks multiply queries by key tables: labels are few, or by distance, so that a block reads few."""
+    return plan.columns <= MOST_COLUMNS or _by_distance_alone(plan)
+
+
+def _by_distance_alone(plan: LabelPlan) -> bool:
+    return len(plan.parts) == 1 and isinstance(plan.parts[0].ids, DistanceIds) and plan.parts[0].csr is None
+
+
 _TERMS = ("by_query", "by_key", "label_keys", "label_values", "label_biases")
 _OPERANDS = ("query", "key", "value", *_TERMS)
 
@@ -248,6 +263,8 @@ class ProblemStructs(KeepsAlive):
         self.layout = made.layout
         self.struct = struct = CProblem.from_buffer_copy(made.filled)
         struct.threads = torch.get_num_threads()
+        if problem.label_keys is not None and problem.columns > MOST_COLUMNS and _by_distance_alone(problem.plan):
+            struct.sliced = struct.parts[0].affine
         self._kept += operands
         for at, name in made.given:
             getattr(struct, name).data = operands[at].data_ptr()  # pyright: ignore[reportOptionalMemberAccess]
