@@ -25,7 +25,7 @@ class EdgeLayer(nn.Module):
     """A layer that attends over edges, each of which may have a relation."""
 
     tables: Any  # RelationTables, or None without relations: Any spares users an assertion at each use
-    value_map: ValueMaps | None
+    value_map: Any  # ValueMaps within heads, FullMaps from the input to all heads, or None
     gates: LabelGates | None
 
     def _set_sizes(self, out_channels: int, heads: int, concat: bool, dropout: float) -> None:
@@ -41,14 +41,15 @@ class EdgeLayer(nn.Module):
             check.parameter_size(heads=self.heads, out_channels=self.out_channels, **{name: max(width, 1)})
 
     def _set_attention(
-        self, num_relations: Any, tables: Any, score: Any, value_map: Any, names: Any = None, key_gate: Any = False,
-        value_gate: Any = False,
+        self, num_relations: Any, tables: Any, score: Any, value_map: Any, names: Any = None, *, key_gate: Any = False,
+        value_gate: Any = False, maps: bool = False,
     ) -> None:  # fmt: skip
-        """Make tables, maps and gates for the relations, and check the score."""
+        """Make tables, maps and gates for the relations, and check the score; ``maps`` if they have others too."""
         self.register_load_state_dict_pre_hook(check_label_names)
         self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)
         by_label = compatibility(score).by_label
-        self.tables = self._make_tables(tables, names, by_label or value_map is not False or key_gate or value_gate)
+        maps = bool(maps or by_label or value_map is not False or key_gate or value_gate)
+        self.tables = self._make_tables(tables, names, maps)
         if by_label and self.num_relations is None:
             raise ValueError("score=Bilinear needs num_relations, as its maps are for relations, got None")
         kinds = () if self.tables is None else self.tables.kinds
@@ -82,13 +83,19 @@ class EdgeLayer(nn.Module):
                 child.reset_parameters()  # pyright: ignore[reportCallIssue]
 
     def _fused(
-        self, query: Tensor, key: Tensor, value: Tensor, labels: EdgeLabels, need_weights: bool, given: dict[str, Any]
+        self,
+        query: Tensor | None,
+        key: Tensor,
+        value: Tensor,
+        labels: EdgeLabels,
+        need_weights: bool,
+        given: dict[str, Any],
     ) -> tuple[Tensor, Tensor | None]:
-        """The output ``[N, H, C]`` of edge attention, and the weights ``[E, H]`` if needed."""
-        given |= {
+        """The output ``[N, H, C]`` of edge attention, and the weights ``[E, H]`` if needed; ``given`` prevails."""
+        given = {
             "query": query, "key": key, "value": value, "labels": labels, "score": self.score,
             "dropout_p": self.dropout if self.training else 0.0,
-            "value_map": None if self.value_map is None else self.value_map(),
+            "value_map": self.value_map() if isinstance(self.value_map, ValueMaps) else None, **given,
         }  # fmt: skip
         for part in (self.tables, self.gates):
             if part is not None:
@@ -100,7 +107,13 @@ class EdgeLayer(nn.Module):
         """Tables, score, maps and gates for ``repr``."""
         tables = "" if self.tables is None else self.tables._options(per_head=True)
         gates = "" if self.gates is None else "".join(f", {name}=True" for name in self.gates())
-        return tables + shown_score(self.score, self.value_map) + gates
+        within = self.value_map if isinstance(self.value_map, ValueMaps) else None
+        return tables + shown_score(self._score, within) + gates
+
+    @property
+    def _score(self) -> Any:
+        """The score that the layer was made with."""
+        return self.score
 
 
 def shown_score(score: Any, value_map: ValueMaps | None) -> str:

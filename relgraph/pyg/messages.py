@@ -12,6 +12,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from relgraph.impl.terms import with_zero_row
 from relgraph.nn.tables import RelationTables
+from relgraph.nn.value_maps import ValueMaps
 from relgraph.pyg.edge_layer import EdgeLayer
 from relgraph.score import compatibility
 
@@ -44,11 +45,11 @@ def scores_and_values(
 
     Queries, keys, values and what the features of edges add to keys and values are ``[E, H, C]``, types ``[E]``.
     """
-    rows, how = _edge_rows(edge_type, layer.tables), compatibility(layer.score)
+    rows, how = edge_rows(edge_type, layer.tables), compatibility(layer.score)
     keys, values = key_j, value_j
     if how.by_label:
         keys = _mapped(how.weight, key_j, edge_type)
-    if layer.value_map is not None:
+    if isinstance(layer.value_map, ValueMaps):
         maps = layer.value_map()
         free = maps if isinstance(maps, Tensor) else torch.einsum("rk,hkij->hrij", *maps)
         values = _mapped(free, value_j, edge_type)
@@ -68,7 +69,7 @@ def scores_and_values(
     return how.finish(scores + rows.get("bias_table", 0.0)), values
 
 
-def _edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[str, Any]:
+def edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[str, Any]:
     """The row of every edge in every table, ``[E, H or 1, C]``, in a bias table ``[E, H or 1]``."""
     if tables is None or edge_type is None:
         return {}
