@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -114,7 +115,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     run = _Run(problem)
     dtype, (batch, heads) = problem.dtype, problem.query.shape[:2]
     struct, held = run.struct, run.held
-    splits = struct.splits = 1 if struct.pair_biases.data else splits_of(struct, held.layout.most_blocks)
+    splits = run.cut_tasks()
     dq = laid_out_as(problem.query, problem.query.shape[3], dtype)
     if splits == 1:
         dk, dv = (laid_out_as(x, x.shape[3], dtype)[None] for x in (problem.key, problem.value))
@@ -132,7 +133,6 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     keys, biases, of_keys, by_label = problem.label_keys, problem.label_biases, None, None
     if biases is not None and keys is None:
         if struct.pair_biases.data:
-            struct.shares = run.shares()
             pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype, device="cpu")
             struct.d_pair_biases = held.tensor(pairs)
         groups = (1, heads, 1) if struct.pair_biases.data else (struct.runs, heads, splits)
@@ -155,6 +155,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
             of_values = of_table(outputs.sums, incoming.output.to(dtype), values)
     if incoming.lse is not None:
         struct.d_lse = held.address(incoming.lse.to(dtype).contiguous())
+    of_mask = run.room_of_mask()
     run.start("backward")
     grads = [(dq, problem.query), (_joined(dk), problem.key), (_joined(dv), problem.value)]
     by_key = None if dc is None else _joined(dc).transpose(2, 3)
@@ -162,7 +163,9 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
         of_keys = of_table(db, problem.query.to(dtype), keys).mul_(problem.scale)
         by_label, db = None if biases is None else db, None
     summed = None if biases is None or by_label is None else of_biases(by_label, biases)
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, summed]
+    if of_mask is not None and problem.mask is not None:
+        of_mask = _joined(of_mask).sum_to_size(problem.mask.shape).to(problem.mask.dtype)
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, summed, of_mask]
 
 
 def _twin(problem: Problem) -> Outputs:
@@ -225,6 +228,7 @@ class _Run:
     """One pass of the kernels over a problem."""
 
     def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.held = ProblemStructs(problem)
         self.struct: ctypes.Structure = self.held.struct
         struct = self.struct
@@ -247,12 +251,49 @@ class _Run:
         struct = self.struct
         return int(PAIRS_PER_NUMBER * struct.batch * struct.size) // max(struct.k_len, 1)
 
-    def shares(self) -> int:
-        """Into how many parts backward cuts the batch rows if biases of all pairs are written out."""
-        struct = self.struct
-        if struct.kv_heads >= 4 * struct.threads or struct.kv_heads % struct.threads == 0:
-            return 1
-        return max(1, min(struct.threads, struct.runs, self._room_for_pairs()))
+    def cut_tasks(self) -> int:
+        """Decide which tasks backward has, and return the number of splits.
+
+        What adds to the same gradients of pairs is one task, cut into shares; else runs are cut into splits.
+        """
+        struct, mask = self.struct, self._mask_of_pairs()
+        of_biases = bool(struct.pair_biases.data)
+        struct.shared_runs = int(of_biases or (mask is not None and mask.shape[0] < struct.batch))
+        struct.shared_heads = int(mask is not None and mask.shape[1] < struct.heads)
+        if not (struct.shared_runs or struct.shared_heads):
+            struct.splits = splits_of(struct, self.held.layout.most_blocks)
+            return struct.splits
+        runs, heads = struct.runs if struct.shared_runs else 1, struct.kv_heads if struct.shared_heads else 1
+        tasks, threads = struct.runs // max(runs, 1) * (struct.kv_heads // heads), struct.threads
+        even = min(threads // math.gcd(tasks, threads), -(-4 * threads // max(tasks, 1)))  # so that all threads have work
+        most = self._room_for_pairs() if of_biases else runs * heads
+        struct.splits, struct.shares = 1, max(1, min(even, runs * heads, most))
+        return 1
+
+    def _mask_of_pairs(self) -> Tensor | None:
+        """The mask, if it has a number per query and key and needs a gradient."""
+        mask = self.problem.mask if self.problem.mask_gradient else None
+        return None if mask is None or 1 in mask.shape[2:] else mask
+
+    def room_of_mask(self) -> Tensor | None:
+        """Zeros for the gradient of the mask, with a first axis to sum over; None if it needs none."""
+        problem, struct = self.problem, self.struct
+        if not problem.mask_gradient or problem.mask is None:
+            return None
+        shape, rooms = [struct.batch, struct.heads, *problem.mask.shape[2:]], 1
+        if self._mask_of_pairs() is not None:
+            shape, rooms = [*problem.mask.shape], struct.shares
+        elif shape[3] == 1:
+            shape[2] = struct.q_len
+        else:
+            rooms = struct.splits
+        made = torch.zeros(rooms, *shape, dtype=problem.dtype, device="cpu")
+        struct.d_mask, struct.d_mask_key = self.held.tensor(made[0]), int(shape[3] > 1)
+        for axis, at in (("batch", 0), ("head", 1), ("row", 2)):
+            if shape[at] == 1:
+                setattr(struct.d_mask, axis, 0)
+        struct.d_mask_room = made[0].numel() if rooms > 1 else 0
+        return made
 
     def start(self, direction: str) -> None:
         """Run forward or backward; outputs are in the struct."""

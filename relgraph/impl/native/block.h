@@ -160,6 +160,7 @@ template <class T, class E> class Block {
       drop(p, row(r), t);
       add_incoming(r, t, p.mass);
       softmax_backward(t, s, n, deltas_[r]);
+      if (p.d_mask.data) add_to_mask(r, t, n);
       if (slopes_) multiply_rows(t, slopes_ + r * stride_ + at, n);
       if (p.d_by_query.data) write_sums(r, t, T(1), p.d_by_query, first);
       if (p.d_pair_biases.data) {
@@ -181,6 +182,13 @@ template <class T, class E> class Block {
     weigh(other_, stride, n, p.key, p.key_rows, p.size, !first, dq, p.dq.row);
     spread(other_, stride, n, p.query, query_rows_, p.size, T(p.scale), dk, p.dk.row);
     if (p.output.data) spread(weights, stride_, n, p.output, output_rows_, p.value_size, T(1), dv, p.dv.row);
+  }
+
+  // A row's gradients of finished scores, which are those of the mask that was added to them.
+  void add_to_mask(int64_t r, const T* t, int64_t n) {
+    T* into = own_row<T>(p_.d_mask, place_.batch, head_, query(r)) + (share_ + split_) * p_.d_mask_room;
+    if (p_.d_mask_key) add_row(into + key(0), t, n);
+    else *into += sum(t, n);
   }
 
   // Rows of x against n keys (or values) from the place's first one.

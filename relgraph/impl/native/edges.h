@@ -53,6 +53,7 @@ struct EdgeProblem {
   int64_t stretches;          // that the queries of a batch row are cut into
   int64_t threads;
   Parallel parallel;
+  void* d_added;            // gradient of what is added to each pair, [lanes, P], or null
 };
 
 }  // namespace relgraph
