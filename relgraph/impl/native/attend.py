@@ -265,7 +265,8 @@ class _Run:
             return struct.splits
         runs, heads = struct.runs if struct.shared_runs else 1, struct.kv_heads if struct.shared_heads else 1
         tasks, threads = struct.runs // max(runs, 1) * (struct.kv_heads // heads), struct.threads
-        even = min(threads // math.gcd(tasks, threads), -(-4 * threads // max(tasks, 1)))  # so that all threads have work
+        # as few that all threads have the same work, or at least four tasks
+        even = min(threads // math.gcd(tasks, threads), -(-4 * threads // max(tasks, 1)))
         most = self._room_for_pairs() if of_biases else runs * heads
         struct.splits, struct.shares = 1, max(1, min(even, runs * heads, most))
         return 1
