@@ -211,8 +211,6 @@ def _native(call: Call) -> str | None:
         return f"has no key_gate or value_gate over all pairs; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
-    if call.mask is not None and _needs_gradient(call.mask):
-        return f"gives no gradient to attn_mask; {other}"
     if call.query.device.type not in ("cpu", "meta"):  # tensors on meta count as CPU tensors
         return f"needs CPU tensors, got {call.query.device.type}; {other}"
     why = build.missing()

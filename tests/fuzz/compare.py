@@ -171,7 +171,7 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
         parallel = has_parallel(case.labels) and not alone
         query_table = case.leaves.get(("query", 0))
         more = more or (alone and query_table is not None and query_table.dim() == 4)
-        return parallel or case.need_weights or case.learns_mask or more
+        return parallel or case.need_weights or more
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":

@@ -21,7 +21,7 @@ from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
 from relgraph.plan import DistanceIds, lower
 from relgraph.plan.memory import _by_ints
 from relgraph.plan.parts import WrittenIds
-from tests.cases import F64, KINDS, answer, make, raw
+from tests.cases import F64, KINDS, answer, assert_same, make, raw
 
 pytestmark = [
     pytest.mark.skipif(build.missing() is not None, reason=f"no compiled kernels: {build.missing()}"),
@@ -50,6 +50,21 @@ def test_threads_share_the_work_of_few_heads(kind, heads, threads):
         again, more = answer(case, "native")
         for one, two in zip([*outputs, *grads], [*again, *more], strict=True):
             torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 40, 40), (1, 1, 40, 40), (4, 1, 40, 40), (4, 3, 40, 40), (1, 1, 1, 40)])
+def test_threads_share_the_gradient_of_a_mask(shape, threads):
+    """What adds to the same numbers is cut into shares, which are added in order."""
+    case = make(KINDS["distance"](40), heads=3, kv_heads=3, batch=4, kinds="b")
+    case.options["attn_mask"] = torch.randn(shape, dtype=F64, requires_grad=True)
+    threads(1)
+    _, wanted = answer(case, "native")
+    for count in (2, 5):
+        threads(count)
+        _, grads = answer(case, "native")
+        _, again = answer(case, "native")
+        assert_same(grads, wanted, atol=1e-12)
+        assert all(map(torch.equal, grads, again))
 
 
 def problem_of(labels, **changes):
@@ -212,6 +227,7 @@ SHAPES = {
     "label_values dtype": ("label_values", lambda p: torch.ones(p.columns - 1, 4), "label_values must be"),
     "mask": ("mask", lambda p: torch.ones(1, 1, 8, 7, dtype=torch.bool), "mask must broadcast"),
     "mask dimensions": ("mask", lambda p: torch.ones(8, 8, dtype=torch.bool), "mask must broadcast"),
+    "gradient of no mask": ("mask_gradient", lambda p: True, "mask must be floating if it needs a gradient"),
     "columns": ("columns", lambda p: p.columns + 1, "columns must be"),
     "heads": ("key", lambda p: p.key.expand(1, 3, 8, 3), "number of heads"),
     "causal": ("causal", lambda p: torch.tensor([1, 2]), "offset must have"),
@@ -306,11 +322,12 @@ def test_windows_over_several_panels(n, window, dtype):
         torch.testing.assert_close(got, want, **loose)
 
 
-@pytest.mark.parametrize(("kind", "dropout_p"), [("distance packed", 0.0), ("sum", 0.3)])
+@pytest.mark.parametrize(("kind", "dropout_p"), [("distance packed", 0.0), ("sum", 0.3), ("edges only", 0.0)])
 def test_second_derivatives(kind, dropout_p):
     """They go through plain torch, with the weights that the kernels dropped."""
     case = make(KINDS[kind](4))
     case.options["dropout_p"] = dropout_p
+    case.options["attn_mask"] = torch.randn(2, 4, 4, dtype=F64, requires_grad=True)
 
     def seeded(*_):
         torch.manual_seed(0)

@@ -213,6 +213,27 @@ def test_mask_gradient(impl):
     assert grad.abs().sum() > 0
 
 
+LEARNED = ["distance window", "distance packed", "dense batch", "none", "edges only", "edges only batch"]
+LEARNED_IN = [(kind, "native") for kind in [*LEARNED, "edges only packed"]] + [("distance packed", "chunked")]
+
+
+@pytest.mark.parametrize("shared", ["", "b", "h", "bh", "q", "bk", "hqk"])
+@pytest.mark.parametrize(("kind", "impl"), LEARNED_IN)
+def test_a_mask_that_learns(kind, impl, shared):
+    """Its gradient is summed over the axes that it lacks; -inf hides pairs."""
+    labels = KINDS[kind](9)
+    k_len = 9 if labels is None else labels.k_len
+    case = make(labels, n=9, heads=4, kinds="" if labels is None else "kb", score=rg.score.Softcap(2.0))
+    axes = {"b": 1 if labels is not None and labels.packed else case.inputs[0].shape[0], "h": 4, "q": 9, "k": k_len}
+    shape = [1 if axis in shared else n for axis, n in axes.items()]
+    mask = torch.randn(shape[1:] if labels is not None and labels.packed else shape, dtype=F64)
+    mask.view(-1)[:: max(mask.numel() // 3, 1)] = float("-inf")
+    case.options["attn_mask"] = mask.requires_grad_()
+    wanted, got = answer(case, "reference"), answer(case, impl)
+    assert_same(got[0], wanted[0], atol=1e-12, what="output")
+    assert_same(got[1], wanted[1], atol=1e-12, what="gradient")
+
+
 def make_with(case, mask):
     case.options["attn_mask"] = mask
     return case

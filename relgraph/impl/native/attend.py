@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -111,7 +112,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     run = _Run(problem)
     dtype, (batch, heads) = problem.dtype, problem.query.shape[:2]
     struct, held = run.struct, run.held
-    splits = struct.splits = 1 if struct.pair_biases.data else splits_of(struct, held.layout.most_blocks)
+    splits = run.cut_tasks()
     dq = laid_out_as(problem.query, problem.query.shape[3], dtype)
     if splits == 1:
         dk, dv = (laid_out_as(x, x.shape[3], dtype)[None] for x in (problem.key, problem.value))
@@ -127,15 +128,14 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
     struct.d_by_key_split = 0 if dc is None else dc[0].numel()
     keys, biases, of_keys, by_label = problem.label_keys, problem.label_biases, None, None
-    struct.shares = run.shares() if struct.pair_biases.data or struct.sliced else struct.runs
     if keys is not None and struct.sliced:
-        of_keys = torch.zeros(struct.shares * splits, heads, *keys.shape[-2:], dtype=dtype, device="cpu")
+        of_keys = torch.zeros(run.slots() * splits, heads, *keys.shape[-2:], dtype=dtype, device="cpu")
         struct.d_label_keys = held.tensor(of_keys)
     if biases is not None and (keys is None or struct.sliced):
         if struct.pair_biases.data:
             pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype, device="cpu")
             struct.d_pair_biases = held.tensor(pairs)
-        groups = (1, heads, 1) if struct.pair_biases.data else (struct.shares, heads, splits)
+        groups = (1, heads, 1) if struct.pair_biases.data else (run.slots(), heads, splits)
         by_label = torch.zeros(*groups, problem.columns, dtype=dtype, device="cpu")
         struct.d_label_biases = held.tensor(by_label)
     half = torch.bfloat16 if struct.half else dtype
@@ -155,6 +155,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
             of_values = of_table(outputs.sums, incoming.output.to(dtype), values)
     if incoming.lse is not None:
         struct.d_lse = held.address(incoming.lse.to(dtype).contiguous())
+    of_mask = run.room_of_mask()
     run.start("backward")
     grads = [(dq, problem.query), (_joined(dk), problem.key), (_joined(dv), problem.value)]
     by_key = None if dc is None else _joined(dc).transpose(2, 3)
@@ -164,7 +165,9 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     elif of_keys is not None and keys is not None:
         of_keys = of_keys.sum((0, 1)) if keys.dim() == 2 else _joined(of_keys)
     summed = None if biases is None or by_label is None else of_biases(by_label, biases)
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, summed]
+    if of_mask is not None and problem.mask is not None:
+        of_mask = _joined(of_mask).sum_to_size(problem.mask.shape).to(problem.mask.dtype)
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, summed, of_mask]
 
 
 def _twin(problem: Problem) -> Outputs:
@@ -227,6 +230,7 @@ class _Run:
     """One pass of the kernels over a problem."""
 
     def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.held = ProblemStructs(problem)
         self.struct: ctypes.Structure = self.held.struct
         struct = self.struct
@@ -249,13 +253,60 @@ class _Run:
         struct = self.struct
         return int(PAIRS_PER_NUMBER * struct.batch * struct.size) // max(struct.k_len, 1)
 
-    def shares(self) -> int:
-        """Into how many parts backward cuts the batch rows if tasks have large gradients of labels or pairs."""
-        struct = self.struct
-        if struct.kv_heads >= 4 * struct.threads or struct.kv_heads % struct.threads == 0:
-            return 1
-        room = self._room_for_pairs() if struct.pair_biases.data else struct.runs
-        return max(1, min(struct.threads, struct.runs, room))
+    def cut_tasks(self) -> int:
+        """Decide which tasks backward has, and return the number of splits.
+
+        What adds to the same gradients of pairs is one task, cut into shares; else runs are cut into splits.
+        """
+        struct, mask = self.struct, self._mask_of_pairs()
+        of_biases, threads, struct.shares = bool(struct.pair_biases.data), struct.threads, 1
+        shared = of_biases or (mask is not None and mask.shape[0] < struct.batch)
+        struct.shared_runs = int(shared or struct.sliced)
+        struct.shared_heads = int(mask is not None and mask.shape[1] < struct.heads)
+        if not (shared or struct.shared_heads or self.problem.mask_gradient):
+            struct.splits = splits_of(struct, self.held.layout.most_blocks)
+            if struct.sliced and struct.kv_heads < 4 * threads and struct.kv_heads % threads:
+                struct.shares = max(1, min(threads, struct.runs))
+            return struct.splits
+        if not (struct.shared_runs or struct.shared_heads):
+            struct.splits = splits_of(struct, self.held.layout.most_blocks)
+            return struct.splits
+        runs, heads = struct.runs if struct.shared_runs else 1, struct.kv_heads if struct.shared_heads else 1
+        tasks = struct.runs // max(runs, 1) * (struct.kv_heads // heads)
+        # as few that all threads have the same work, or at least four tasks
+        even = min(threads // math.gcd(tasks, threads), -(-4 * threads // max(tasks, 1)))
+        most = self._room_for_pairs() if of_biases else runs * heads
+        struct.splits, struct.shares = 1, max(1, min(even, runs * heads, most))
+        return 1
+
+    def slots(self) -> int:
+        """How many gradients of labels there are: one for each share, or for each run."""
+        return self.struct.shares if self.struct.shared_runs else self.struct.runs
+
+    def _mask_of_pairs(self) -> Tensor | None:
+        """The mask, if it has a number per query and key and needs a gradient."""
+        mask = self.problem.mask if self.problem.mask_gradient else None
+        return None if mask is None or 1 in mask.shape[2:] else mask
+
+    def room_of_mask(self) -> Tensor | None:
+        """Zeros for the gradient of the mask, with a first axis to sum over; None if it needs none."""
+        problem, struct = self.problem, self.struct
+        if not problem.mask_gradient or problem.mask is None:
+            return None
+        shape, rooms = [struct.batch, struct.heads, *problem.mask.shape[2:]], 1
+        if self._mask_of_pairs() is not None:
+            shape, rooms = [*problem.mask.shape], struct.shares
+        elif shape[3] == 1:
+            shape[2] = struct.q_len
+        else:
+            rooms = struct.splits
+        made = torch.zeros(rooms, *shape, dtype=problem.dtype, device="cpu")
+        struct.d_mask, struct.d_mask_key = self.held.tensor(made[0]), int(shape[3] > 1)
+        for axis, at in (("batch", 0), ("head", 1), ("row", 2)):
+            if shape[at] == 1:
+                setattr(struct.d_mask, axis, 0)
+        struct.d_mask_room = made[0].numel() if rooms > 1 else 0
+        return made
 
     def start(self, direction: str) -> None:
         """Run forward or backward; outputs are in the struct."""

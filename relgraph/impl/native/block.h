@@ -16,6 +16,7 @@ template <class T, class E> class Block {
       : p_(p), head_(head), kv_head_(head / (p.heads / p.kv_heads)), split_(split), share_(share) {
     const int64_t* block = p.blocks + 3 * number;
     place_.graph = block[0];
+    slot_ = p.shared_runs ? share : place_.graph;
     place_.batch = p.graphs ? 0 : block[0];
     place_.first_query = p.graphs ? p.q_ptr[block[0]] : 0;
     place_.first_key = p.graphs ? p.k_ptr[block[0]] : 0;
@@ -93,7 +94,7 @@ template <class T, class E> class Block {
       place_.stop = std::min(start + chunk_, whole.stop);
       gradients_of_keys(start - whole.start, start == whole.start);
     }
-    if (sum_biases) add_lanes(p_, sums_, width_, own_row<T>(p_.d_label_biases, share_, head_, split_));
+    if (sum_biases) add_lanes(p_, sums_, width_, own_row<T>(p_.d_label_biases, slot_, head_, split_));
     T* dq = own_row<T>(p_.dq, place_.batch, head_, query(0));
     if (p_.sliced) gradients_of_slice(dq);
     else if (p_.label_keys.data)
@@ -165,6 +166,7 @@ template <class T, class E> class Block {
       drop(p, row(r), t);
       add_incoming(r, t, p.mass);
       softmax_backward(t, s, n, deltas_[r]);
+      if (p.d_mask.data) add_to_mask(r, t, n);
       if (slopes_) multiply_rows(t, slopes_ + r * stride_ + at, n);
       if (p.d_by_query.data) write_sums(r, t, T(1), p.d_by_query, first);
       if (p.sliced) {
@@ -193,7 +195,7 @@ template <class T, class E> class Block {
   // The share of the slice's numbers in the gradients of queries, of the table and of biases.
   void gradients_of_slice(T* dq) {
     const Problem& p = p_;
-    const int64_t slot = share_ * p.splits + split_, stride = by_query_stride_;
+    const int64_t slot = slot_ * p.splits + split_, stride = by_query_stride_;
     slice_.each_stretch(p.parts[0], [&](int64_t at, int64_t count, int64_t id) {
       const T* numbers = by_query_ + at;
       const Matrix<T> keys = table_of(p.label_keys);
@@ -201,9 +203,16 @@ template <class T, class E> class Block {
                   1, dq, p.dq.row);
       multiply<T>(p, 'T', 'N', count, p.size, rows_, T(p.scale), {numbers, stride}, wide_queries(), 1,
                   own_row<T>(p.d_label_keys, slot, head_, id), p.d_label_keys.row);
-      T* biases = p.d_label_biases.data ? own_row<T>(p.d_label_biases, share_, head_, split_) + id : nullptr;
+      T* biases = p.d_label_biases.data ? own_row<T>(p.d_label_biases, slot_, head_, split_) + id : nullptr;
       for (int64_t r = 0; biases && r < rows_; r++) add_row(biases, numbers + r * stride, count);
     });
+  }
+
+  // A row's gradients of finished scores, which are those of the mask that was added to them.
+  void add_to_mask(int64_t r, const T* t, int64_t n) {
+    T* into = own_row<T>(p_.d_mask, place_.batch, head_, query(r)) + (share_ + split_) * p_.d_mask_room;
+    if (p_.d_mask_key) add_row(into + key(0), t, n);
+    else *into += sum(t, n);
   }
 
   // Rows of x against n keys (or values) from the place's first one.
@@ -453,7 +462,8 @@ template <class T, class E> class Block {
   }
 
   const Problem& p_;
-  int64_t head_, kv_head_, split_, share_, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0, width_ = 0;
+  int64_t head_, kv_head_, split_, share_, slot_ = 0, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0;
+  int64_t width_ = 0;
   Place place_{};
   Slice slice_;
   int64_t chunk_ = 0, by_query_stride_ = 0;

@@ -90,6 +90,8 @@ def _check_options(problem: Problem) -> None:
             raise ValueError(f"{name} must broadcast to {list(full)}, got shape {list(x.shape)}")
         if not x.is_cpu or not (x.dtype == torch.bool or x.is_floating_point()):
             raise ValueError(f"{name} must be bool or floating on the CPU, got {x.dtype} on {x.device.type}")
+    if problem.mask_gradient and (problem.mask is None or problem.mask.dtype == torch.bool):
+        raise ValueError("mask must be floating if it needs a gradient, got none or one of bools")
     if problem.dropout_p > 0.0 and problem.keep is None and problem.seed is None:
         raise ValueError("seed or keep must be given with dropout_p, got neither")
     if problem.seed is not None and problem.seed.numel() not in (1, 5):

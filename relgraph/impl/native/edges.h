@@ -55,6 +55,7 @@ struct EdgeProblem {
   Parallel parallel;
   Tensor key_gates, value_gates;  // what labels multiply keys and values by, as the tables, or null; and their gradients
   Tensor d_key_gates, d_value_gates;
+  void* d_added;            // gradient of what is added to each pair, [lanes, P], or null
 };
 
 }  // namespace relgraph

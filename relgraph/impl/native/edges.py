@@ -18,7 +18,7 @@ from torch import Tensor
 from relgraph.call import Answer, Call, Gates, Tables, accumulation_dtype
 from relgraph.impl import op
 from relgraph.impl.eager.primitive import outputs as outputs_in_torch
-from relgraph.impl.listed import added_to_pairs, given_factor
+from relgraph.impl.listed import added_to_pairs, given_factor, gradient_of_mask
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_listed, check_plan, check_rows
 from relgraph.impl.native.problem import KeepsAlive, as_long
@@ -308,6 +308,10 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
         d_vectors = torch.empty(problem.vectors.shape, dtype=dtype, device="cpu")
         struct.d_attr = filled.address(d_vectors)
         struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype, device="cpu"))
+    d_added = None
+    if problem.mask_gradient:
+        d_added = torch.empty(filled.num_lanes, pairs.count, dtype=dtype, device="cpu")
+        struct.d_added = filled.address(d_added)
     tables = [getattr(problem, name) for name in _TABLES]
     of_tables = [
         None if x is None else torch.empty(struct.heads, *x.shape[-2:], dtype=dtype, device="cpu") for x in tables
@@ -324,7 +328,7 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
         parts = struct.stretches - 1, struct.batch, struct.kv_heads, struct.k_len, size + struct.value_size
         struct.key_parts = filled.address(torch.empty(parts, dtype=dtype, device="cpu"))
     if filled.empty:
-        for made in (dq, dk, dv, db, *of_tables, d_vectors):
+        for made in (dq, dk, dv, db, *of_tables, d_vectors, d_added):
             if made is not None:
                 made.zero_()
     else:
@@ -335,7 +339,8 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     ]
     if d_vectors is not None:
         d_vectors = torch.empty_like(d_vectors).index_copy_(0, _csr(problem.plan).order, d_vectors)
-    return [dq, dk, dv, db, None, *of_tables, d_vectors]
+    d_mask = None if d_added is None else gradient_of_mask(problem, d_added)
+    return [dq, dk, dv, db, None, *of_tables, d_vectors, d_mask]
 
 
 def _twin(problem: Problem) -> Outputs:

@@ -154,12 +154,10 @@ class _AllPairs(Prepared):
         tables = call.tables[0]
         struct = CProblem.from_buffer_copy(self.filled)
         struct.is_backward = struct.splits = 1
-        struct.shares = struct.runs
-        if (
-            struct.sliced
-            or (tables.bias is not None and tables.key is None)
-            or splits_of(struct, self.kept[0].most_blocks) > 1
-        ):
+        struct.shares = 1
+        learned_mask = call.mask is not None and call.mask.requires_grad
+        shared_biases = tables.bias is not None and tables.key is None
+        if struct.sliced or learned_mask or shared_biases or splits_of(struct, self.kept[0].most_blocks) > 1:
             return None
         struct.given_output, struct.sums = self.filled.output, CTensor()
         rooms = [self._room(x, x.shape[3]) for x in (call.query, call.key, call.value)]

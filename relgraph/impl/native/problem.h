@@ -100,12 +100,14 @@ struct Problem {
   const void* d_lse;
   Tensor dq, dk, dv, d_by_query, d_by_key;  // dk, dv, d_by_key: [splits, batch, heads, rows, size]
   int64_t dk_split, dv_split, d_by_key_split;  // numbers from one split to the next
-  // The gradients of b, which begin as zeros: a row for each split and share, [shares, heads, splits, columns]. If the
-  // biases of all pairs are written out: the gradients of pairs for each share, [shares, heads, q_len, k_len], and
-  // their sums by label, [1, heads, 1, columns].
+  // The gradients of b, which begin as zeros: a row for each split and slot, [slots, heads, splits, columns], where a
+  // slot is a share of shared runs, else a run. If the biases of all pairs are written out: the gradients of pairs for
+  // each share, [shares, heads, q_len, k_len], and their sums by label, [1, heads, 1, columns].
   Tensor d_label_biases, d_pair_biases;
-  Tensor d_label_keys;  // if sliced: it begins as zeros, [shares * splits, heads, label_rows, size]
-  int64_t shares;  // backward: into how many parts the runs are cut; a task has all runs of one
+  Tensor d_label_keys;  // if sliced: it begins as zeros, [slots * splits, heads, label_rows, size]
+  // Whether all runs, and whether all heads, add to the same gradients of labels or pairs. Tasks that do are cut into
+  // shares, each with gradients of its own.
+  int64_t shared_runs, shared_heads, shares;
   const int64_t* blocks;  // [num_blocks, 3]: graph or batch row, first query in it, number of queries
   int64_t num_blocks, block_rows;
   const int64_t* block_ptr;  // [runs + 1]: a run is the blocks of one graph or batch row, the costly ones first
@@ -128,6 +130,12 @@ struct Problem {
   int64_t panels;  // per head, or 0 if keys and values are multiplied in place
   // [batch, kv_heads, panels, ...]: keys and values transposed, [size, panel], and as rows, [panel, size]
   void *turned_keys, *turned_values, *key_rows, *value_rows;
+  // The gradient of an added mask, which begins as zeros: [rooms, batch or 1, heads or 1, q_len, k_len] with a room per
+  // share. If all keys have the same number: a sum per row, [batch, heads, q_len, 1]; if all queries do: sums per key,
+  // [splits, batch, heads, 1, k_len].
+  Tensor d_mask;
+  int64_t d_mask_key;   // 1, or 0 for a sum per row
+  int64_t d_mask_room;  // numbers from one room to the next; 0 if there is one
 };
 
 }  // namespace relgraph

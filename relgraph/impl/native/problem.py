@@ -126,7 +126,7 @@ class PlanStructs(KeepsAlive):
             num_parts=len(parts), parts=parts, blocks=self.numbers(table), num_blocks=len(found), block_rows=rows,
             block_ptr=self.numbers(ptr), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
             run_graphs=self.numbers([*order]),
-            q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns, label_rows=rows_of_tables(plan),
+            q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns, label_rows=rows_of_tables(plan), shares=1,
         )  # fmt: skip
         if plan.q_ptr is not None and plan.k_ptr is not None:
             self.filled.graphs = len(queries)

@@ -88,6 +88,7 @@ template <class T, int64_t N> class Query {
     for (int64_t e = 0; e < count_; e++) delta += scores_[e] * grads_[e];
     if (p.lse) delta -= static_cast<const T*>(p.lse)[(batch_ * p.heads + h) * p.q_len + query_];
     softmax_backward(grads_, scores_, count_, delta);
+    if (p.d_added) std::copy_n(grads_, count_, static_cast<T*>(p.d_added) + lane(h) * pairs_.count + first_);
     if (p.score_kind)
       for (int64_t e = 0; e < count_; e++) grads_[e] *= slopes_[e];
     if (p.d_by_query.data) sum_labels(grads_, row(p.d_by_query, h));
