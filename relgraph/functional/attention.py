@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.call import Answer, AttentionAux, Call, Given, LabelsLike, Options, Table, check_call, check_read
+from relgraph.call import Answer, AttentionAux, Call, LabelsLike, Options, Table, check_call, check_read
 from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.region import hook_for
 from relgraph.functional.sink import with_sink
@@ -187,16 +187,19 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
         return output, aux if need_lse else aux._replace(lse=None)
     if need_lse is not False:
         check.boolean("need_lse", need_lse)
-    form = prepared.form_of(given)
+    form, sink = prepared.form_of(given), given.get("sink")
     answer = None if form is None else prepared.answer(form, given)
-    sink = given.get("sink")
-    if answer is not None:
-        answer = with_sink(answer, sink)
-        return answer.output, aux_of(answer, given["query"].dim() == 3, need_lse=need_lse)
-    call = check_call(given)
-    check_read(call, given)
-    answer, packed = with_sink(answer_to(call, given.get("impl"), given, form), sink), given["query"].dim() == 3
-    return to_caller(answer, call.query, packed), aux_of(answer, packed, need_lse=need_lse)
+    if answer is None:
+        call = check_call(given)
+        check_read(call, given)
+        name = choose(call, given.get("impl"))
+        answer = None if form is None else prepared.first_answer(form, given, call, name)
+        if answer is None:
+            packed = given["query"].dim() == 3
+            answer = with_sink(answer_to(call, name), sink)
+            return to_caller(answer, call.query, packed), aux_of(answer, packed, need_lse=need_lse)
+    answer = with_sink(answer, sink)
+    return answer.output, aux_of(answer, given["query"].dim() == 3, need_lse=need_lse)
 
 
 _NOTHING = AttentionAux()
@@ -215,14 +218,8 @@ def aux_of(answer: Answer, packed: bool, *, need_lse: bool) -> AttentionAux:
     return AttentionAux(weights, single, lse)
 
 
-def answer_to(call: Call, impl: str | None, given: Given | None = None, form: Any = None) -> Answer:
-    """The answer of the implementation that the caller named, or of the one that the rule chooses.
-
-    With the form of the call, the next one of this form finds it prepared.
-    """
-    name = choose(call, impl)
-    if given is not None and form is not None:
-        prepared.remember(form, given, call, name)
+def answer_to(call: Call, name: str) -> Answer:
+    """The answer of the implementation of this name."""
     device = call.query.device.type
     if check.autocast_dtype(device) is None:
         return IMPLEMENTATIONS[name](call)

@@ -111,9 +111,9 @@ def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[T
             raise NotImplementedError(f"impl={impl!r} does not support need_weights here; use impl='edges'")
         impl = "edges"
     name = choose(call, impl)
-    ready = None if form is None else prepared.remember(form, given, call, name)
-    if ready is not None:
-        return with_sink(ready.answer(given, call.plan), sink).output
+    answer = None if form is None else prepared.first_answer(form, given, call, name)
+    if answer is not None:
+        return with_sink(answer, sink).output
     if name != "edges":
         return to_caller(with_sink(IMPLEMENTATIONS[name](call), sink), call.query, packed=True)
     answer, weights = attend_edges(call)

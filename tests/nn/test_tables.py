@@ -111,3 +111,13 @@ def test_repr_and_parts():
     )
     assert repr(RelationTables(5, 4, 3, per_head=["value"])).split("\n")[1].endswith("per_head=('value',)")
     assert isinstance(tables.key, LabelTable)
+
+
+def test_hooks_of_all_modules_see_tables():
+    tables, seen = RelationTables(5, 4), []
+    hook = nn.modules.module.register_module_forward_hook(lambda module, _, out: seen.append(module) or out * 2)
+    try:
+        doubled = tables()["key_table"]
+    finally:
+        hook.remove()
+    assert tables.key in seen and torch.equal(doubled, 2 * tables.key.rows)

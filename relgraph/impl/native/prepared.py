@@ -93,6 +93,7 @@ class Prepared(ABC):
     def __init__(self, given: Given) -> None:
         self.names = [name for name in _FIELDS if given.get(name) is not None]
         self.packed = given["query"].dim() == 3
+        self.layouts = _layouts([given[name] for name in self.names])
 
     def answer(self, given: Given, plan: LabelPlan) -> Answer:
         """The answer to a call of this form over labels of this plan, in the layout of the caller."""
@@ -113,7 +114,23 @@ class Prepared(ABC):
     def run(self, tensors: Sequence[Tensor]) -> Outputs:
         """The outputs."""
 
-    backward: Any = None
+    def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
+        """The gradients of the tensors, None for those that are not prepared.
+
+        Hooks on saved tensors, such as those that offload them, may have given them another layout than that of the
+        form, by which the struct steps.
+        """
+        as_it_was = _layouts(tensors[: len(self.names)]) == self.layouts
+        return self._gradients(tensors, outputs, incoming) if as_it_was else None
+
+    @abstractmethod
+    def _gradients(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
+        """The gradients of tensors and outputs in the layout of the form."""
+
+
+def _layouts(tensors: Sequence[Tensor]) -> list[Any]:
+    """By what kernels step through tensors."""
+    return [(x.stride(), x.dtype) for x in tensors]
 
 
 class _AllPairs(Prepared):
@@ -123,7 +140,10 @@ class _AllPairs(Prepared):
 
     def __init__(self, call: Call, given: Given) -> None:
         super().__init__(given)
-        self.mask_shape = None if call.mask is None else call.mask.shape
+        self.mask_shape = None
+        if call.mask is not None:
+            self.mask_shape = call.mask.shape
+            self.layouts[-1] = _layouts([call.mask])[0]
         tables = call.tables[0]
         self.columns = call.plan.columns if tables.value is not None else 0
         tensors, header = op.flat(
@@ -234,10 +254,13 @@ class _AllPairs(Prepared):
         del held  # the kernels have read it
         return Outputs(output, lse, sums, None)
 
-    def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
+    def _gradients(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
         """The gradients of the tensors from those of output and log-sum-exp; None if other outputs have one."""
         grad, of_lse, *others = incoming
         if self.backwards is None or grad is None or any(x is not None for x in others):
+            return None
+        made = [(room[1], self.dtype) for room in (self.output, self.sums)[: 2 if self.columns else 1]]
+        if _layouts([outputs.output, outputs.sums][: len(made)]) != made:
             return None
         struct = CProblem.from_buffer_copy(self.backwards)
         held, dtype = self._take(struct, tensors), self.dtype
@@ -348,7 +371,7 @@ class _Listed(Prepared):
         build.kernels().library.relgraph_edges_forward(ctypes.byref(struct))
         return Outputs(output, lse, None, None)
 
-    def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:  # noqa: ARG002
+    def _gradients(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:  # noqa: ARG002
         """The gradients of the tensors; weights are computed again, so outputs are not needed."""
         filled, widths, numbers = self._for_gradients(tensors)
         struct = CEdges.from_buffer_copy(filled)
