@@ -22,7 +22,7 @@ from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum, lose_keys, rounded
 from tests.fuzz.labels import stands_alone, sums_edges
 from tests.fuzz.oracle import Truth, solve
-from tests.fuzz.scores import given
+from tests.fuzz.scores import GATES, given
 
 IMPLS = ("reference", "dense", "chunked", "edges", *(["native"] if build.missing() is None else []))
 """What every seed runs; ``"native"`` where there are compiled kernels, ``"triton"`` where it is asked for."""
@@ -167,7 +167,7 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     named = case.score is None or (case.score.kind == "function" and isinstance(case.score.curve.made, Named))
     if impl == "native":
         alone = stands_alone(case.labels)
-        more = not named or not {"maps", "bases", *([] if alone else ["attr"])}.isdisjoint(case.leaves)
+        more = not named or not {"maps", "bases", *([] if alone else ["attr", *GATES])}.isdisjoint(case.leaves)
         parallel = has_parallel(case.labels) and not alone
         query_table = case.leaves.get(("query", 0))
         more = more or (alone and query_table is not None and query_table.dim() == 4)
@@ -175,7 +175,7 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":
-        more = not named or not {"maps", "bases", "attr"}.isdisjoint(case.leaves)
+        more = not named or not {"maps", "bases", "attr", *GATES}.isdisjoint(case.leaves)
         return dtype == torch.float64 or sums_edges(case.labels) or case.need_weights or case.learns_mask or more
     return False
 

@@ -9,7 +9,7 @@ Forward and backward are written out by hand for one query row at a time::
     z = Σ d_e (N v_e + Σ a^V + Σ W_v x),  mass_r = Σ w_e [r is a label of e]
     ds_e = w_e (dw_e - Σ w dw + dlse)
 
-M and N are the maps of the label of e, the identity where there is none; f, x, M, N, u, g and the biases of the query,
+M and N are the maps of the label of e, the identity where there is none, or a gate as their diagonal; f, x, M, N, u, g and the biases of the query,
 b_c and b_p, are left out of most calls.
 
 Beside each number goes a bound on its error: what the same sums may come to in arithmetic with relative error ``unit``,
@@ -125,6 +125,11 @@ def _times(factor: Known, rows: Known) -> Known:
     return Known(factor.value[at] * rows.value, factor.size[at] * rows.size)
 
 
+def _product(one: Known, other: Known) -> Known:
+    """Two of one shape, number by number."""
+    return Known(one.value * other.value, one.size * other.size)
+
+
 class _Row:
     """One query of one batch row, all heads: vectors over its entries, ``[H, E]``."""
 
@@ -195,6 +200,16 @@ class _Row:
         found[:, entry] = maps.value.expand(self.case.heads, *maps.value.shape[-3:])[:, label]
         sizes[:, entry] += maps.size.expand(self.case.heads, *maps.size.shape[-3:])[:, label]
         return Known(found, sizes)
+
+    def gate(self, name: str) -> Known | None:
+        """The gate of each entry's label, ``[H, E, D]``, ones without a label; None without gates of this name."""
+        gates = self.case.leaves.get(name)
+        if gates is None:
+            return None
+        (entry, label), heads = self.labels[0], self.case.heads
+        found = torch.ones(heads, len(self.keys), gates.shape[-1], dtype=torch.float64)
+        found[:, entry] = gates.expand(heads, *gates.shape[-2:])[:, label]
+        return _exact(found)
 
     def value_maps(self) -> Known | None:
         """The maps of values, free ones written out."""
@@ -287,6 +302,9 @@ class _Row:
         mapped = _exact(value)
         if value_maps is not None:
             mapped = Known(_apply(value_maps.value, value), _apply(value_maps.size, value.abs()))
+        gate = self.gate("value_gate")
+        if gate is not None:
+            mapped = _product(gate, mapped)
         carried = mapped + self.rows("value") + self.carried("edge_value", case.value_size)
         values, value_sizes = carried.value, carried.size
         at = (self.b, slice(None), self.i)
@@ -331,7 +349,10 @@ class _Row:
         per_value = _times(drop, _exact(dz[:, None]))
         self._add_to_tables(truth, "value", per_value)
         self._add_to_edges(truth, "edge_value", per_value)
-        if value_maps is None:
+        if gate is not None:
+            self._add_by_label(truth, "value_gate", _product(per_value, _exact(value)))
+            self._add_to_input(truth, "value", _product(per_value, gate))
+        elif value_maps is None:
             self._add_to_input(truth, "value", per_value)
         else:
             back = Known(_apply(value_maps.value.mT, per_value.value), _apply(value_maps.size.mT, per_value.size))
@@ -442,6 +463,9 @@ class _Product:
         self.mapped = _exact(self.key)
         if self.maps is not None:
             self.mapped = Known(_apply(self.maps.value, self.key), _apply(self.maps.size, self.key.abs()))
+        self.gate = row.gate("key_gate")
+        if self.gate is not None:
+            self.mapped = _product(self.gate, self.mapped)
         self.of_query = row.rows("query")
         self.added = row.rows("key") + row.carried("edge_key", case.size)
         # the query with its bias is stored in the query's dtype
@@ -473,6 +497,9 @@ class _Product:
         if self.maps is not None:
             row._add_by_label(truth, "weight", _outer(_times(grad, query), self.key))
             query = Known(_apply(self.maps.value.mT, self.query), _apply(self.maps.size.mT, self.query.abs()))
+        if self.gate is not None:
+            row._add_by_label(truth, "key_gate", _times(grad, _product(query, _exact(self.key))))
+            query = _product(query, self.gate)
         row._add_to_input(truth, "key", _times(grad, query + self.of_query))
 
     def _sizes(self) -> Tensor:

@@ -25,6 +25,9 @@ SHARE = 0.4
 BIASES = ("content_bias", "position_bias")
 """Biases of the query."""
 
+GATES = ("key_gate", "value_gate")
+"""What labels multiply."""
+
 
 class Spread(NamedTuple):
     """The value and the slope of a curve at numbers that are known up to an error, with the errors of both."""
@@ -188,6 +191,8 @@ def given(case: Any, leaves: dict, place: Callable[[Tensor], Tensor]) -> dict[st
         "edge_key": leaves.get("edge_key"),
         "edge_value": leaves.get("edge_value"),
         "sink": leaves.get("sink"),
+        "key_gate": leaves.get("key_gate"),
+        "value_gate": leaves.get("value_gate"),
     }
 
 
@@ -307,6 +312,17 @@ def draw_sink(case: Any) -> None:
     draw = _Draw(case, "sink")
     if draw.rng.random() < SHARE / 2:
         draw.leaf("sink", case.heads, own=False, spreads=(0.1, 1.0, 5.0))
+
+
+def draw_gates(case: Any) -> None:
+    """Add gates of keys, of values or of both, at times, where labels and all else take them."""
+    draw = _Draw(case, "gates")
+    if draw.rng.random() >= SHARE / 2 or not maps_one_label(case.labels):
+        return
+    if _is_product(case.score) and draw.rng.random() < 0.7:
+        draw.leaf("key_gate", case.num_labels[0], case.size)
+    if {"maps", "bases"}.isdisjoint(case.leaves) and draw.rng.random() < 0.7:
+        draw.leaf("value_gate", case.num_labels[0], case.value_size)
 
 
 def _is_product(score: Score | None) -> bool:

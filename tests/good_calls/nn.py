@@ -66,7 +66,7 @@ def _attention(**options) -> Good:
         **PLACE,
         **options,
     }
-    also = {**SIZES, "num_labels": ("position_bias",), "tables": ("position_bias",)}
+    also = {**SIZES, "num_labels": ("position_bias", "key_gate"), "tables": ("position_bias",)}
     return Good(rg.RelationAttention, arguments, also, {**SWITCHED, **SUMMED})
 
 
@@ -311,7 +311,7 @@ GOOD_CALLS = {
     "RelationTables.forward": lambda: Good(rg.RelationTables((3, 2), 4), {"features": None}),
     # --- Attention
     "RelationAttention": _attention,
-    "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2)),
+    "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2), key_gate=False, value_gate=False),
     "RelationAttention (bases)": lambda: Good(
         rg.RelationAttention,
         {
