@@ -29,9 +29,12 @@ def sliced(monkeypatch):
     """Every table is long; which runs read slices."""
     monkeypatch.setattr(problem, "MOST_COLUMNS", 0)
     seen, start = [], attend._Run.start
-    monkeypatch.setattr(
-        attend._Run, "start", lambda run, way: (seen.append(bool(run.struct.sliced)), start(run, way)) and None
-    )
+
+    def noted(run, way):
+        seen.append(bool(run.struct.sliced))
+        start(run, way)
+
+    monkeypatch.setattr(attend._Run, "start", noted)
     return seen
 
 

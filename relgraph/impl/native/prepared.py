@@ -155,11 +155,8 @@ class _AllPairs(Prepared):
         struct = CProblem.from_buffer_copy(self.filled)
         struct.is_backward = struct.splits = 1
         struct.shares = struct.runs
-        if (
-            struct.sliced
-            or (tables.bias is not None and tables.key is None)
-            or splits_of(struct, self.kept[0].most_blocks) > 1
-        ):
+        summed = struct.sliced or (tables.bias is not None and tables.key is None)  # over rows, for each task
+        if summed or splits_of(struct, self.kept[0].most_blocks) > 1:
             return None
         struct.given_output, struct.sums = self.filled.output, CTensor()
         rooms = [self._room(x, x.shape[3]) for x in (call.query, call.key, call.value)]
