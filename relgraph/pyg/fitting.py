@@ -12,7 +12,7 @@ from relgraph.score import compatibility
 def which_full(given: dict[str, Any], tied: tuple[str, ...]) -> tuple[str, ...]:
     """Those of keys, values and queries that have full maps; a shared projection is full if that of the keys is."""
     for name in ("key", "query"):
-        if given[name] is not False and given[name] != "full":
+        if given[name] is not False and not (isinstance(given[name], str) and given[name] == "full"):
             raise ValueError(f"{name}_map must be False or 'full', got {shown(given[name])}")
     full = tuple(name for name, one in given.items() if isinstance(one, str) and one == "full")
     for name in ("value", "query"):

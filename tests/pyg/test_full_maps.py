@@ -379,7 +379,7 @@ def test_what_is_refused(graph):
         NotImplementedError, match=r"value_map='full' is for rg.pyg.RelationConv; this layer has maps within"
     ):
         RelationHeteroConv(4, 4, (["a"], [("a", "to", "a")]), value_map="full")
-    with pytest.raises(NotImplementedError, match=r"LinearScore is for rg.pyg.RelationConv"):
+    with pytest.raises(NotImplementedError, match="LinearScore is for RelationConv, not for RelationHeteroConv"):
         RelationHeteroConv(4, 4, (["a"], [("a", "to", "a")]), score=LinearScore(1, 4))
     for options in (full("key"), {"normalize": "relation", "tables": ()}):
         with pytest.raises(
