@@ -388,6 +388,9 @@ def test_what_is_refused(graph):
             layer(**options)(x, edge_index, edge_type - 1)
     with pytest.raises(NotImplementedError, match=r"query_map='full' and score=LinearScore have no message\(\) path"):
         layer(**LINEAR, aggr="max")(x, edge_index, edge_type)
+    means = layer(normalize="relation", tables=())
+    with pytest.raises(NotImplementedError, match=r"normalize='relation' has no message\(\) path"):
+        torch.func.jacrev(lambda x: means(x, edge_index, edge_type))(x)
     for name, options in (
         ("attention_mechanism='across-relation', got 'within-relation'", {"attention_mechanism": "within-relation"}),
         ("attention_mode='additive-self-attention', got", {"attention_mode": "multiplicative-self-attention"}),
