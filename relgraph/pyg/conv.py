@@ -350,7 +350,7 @@ class RelationConv(EdgeLayer, MessagePassing):
                 missing, out of range or not used by the layer; edges to nodes that do not exist (checked on a CPU
                 only); another form than ``[2, E]`` with ``flow="target_to_source"``.
             NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support; the ``message()`` path
-                with full maps of queries or a ``LinearScore``.
+                with full maps of queries, a ``LinearScore`` or ``normalize="relation"``.
 
         Example:
             >>> conv = rg.pyg.RelationConv(16, 8, edge_dim=2)
@@ -517,6 +517,11 @@ class RelationConv(EdgeLayer, MessagePassing):
 
     def _averaged(self, x_src: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
         """The sums over relations of the means over edges, ``[N_dst, H, C]``, and each edge's share, ``[E, H]``."""
+        if self._is_followed():
+            raise NotImplementedError(
+                "normalize='relation' has no message() path, which explainers, hooks, torch.func transforms and "
+                "subclasses with messages of their own need"
+            )
         labels = edges.known or edges.labels()
 
         def project(means: Tensor, pairs: Related) -> Tensor:
@@ -550,10 +555,14 @@ class RelationConv(EdgeLayer, MessagePassing):
     def _can_fuse(self) -> bool:
         """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
+        return plain and not self._is_followed()
+
+    def _is_followed(self) -> bool:
+        """Whether explainers, hooks, transforms or a subclass need messages."""
         changed = type(self) is not RelationConv and any(
             getattr(type(self), name) is not getattr(RelationConv, name) for name in ("message", "aggregate", "update")
         )
-        return plain and not (changed or followed(self) or in_func_transform())
+        return changed or followed(self) or in_func_transform()
 
     def _with_root(self, out: Tensor, x: Tensor) -> Tensor:
         skip, bias = self.lin_skip, self.out_bias

@@ -18,6 +18,7 @@ from relgraph.nn.scores import check_score_fits
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_given, check_kinds
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
+from relgraph.pyg.linear_score import LinearScore
 from relgraph.score import compatibility
 
 
@@ -45,6 +46,8 @@ class EdgeLayer(nn.Module):
         value_gate: Any = False, maps: bool = False,
     ) -> None:  # fmt: skip
         """Make tables, maps and gates for the relations, and check the score; ``maps`` if they have others too."""
+        if isinstance(score, LinearScore):
+            raise NotImplementedError(f"score=LinearScore is for RelationConv, not for {type(self).__name__}")
         self.register_load_state_dict_pre_hook(check_label_names)
         self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)
         by_label = compatibility(score).by_label

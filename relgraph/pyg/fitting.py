@@ -12,7 +12,7 @@ from relgraph.score import compatibility
 def which_full(given: dict[str, Any], tied: tuple[str, ...]) -> tuple[str, ...]:
     """Those of keys, values and queries that have full maps; a shared projection is full if that of the keys is."""
     for name in ("key", "query"):
-        if given[name] is not False and given[name] != "full":
+        if given[name] is not False and not (isinstance(given[name], str) and given[name] == "full"):
             raise ValueError(f"{name}_map must be False or 'full', got {shown(given[name])}")
     full = tuple(name for name, one in given.items() if isinstance(one, str) and one == "full")
     for name in ("value", "query"):
@@ -61,8 +61,11 @@ def check_scores(layer: Any) -> None:
                 f"score must be LinearScore(edge={reads}), as edge features {enter} it, got edge={not reads}"
             )
     what = "score=LinearScore" if linear is not None else "query_map='full'"
-    if (linear is not None or "query" in layer.full_maps) and {"key", "query"} & set(kinds):
-        raise NotImplementedError(f"tables must be of 'value' and 'bias' with {what}, got {list(kinds)}")
+    if linear is not None or "query" in layer.full_maps:
+        if {"key", "query"} & set(kinds):
+            raise NotImplementedError(f"tables must be of 'value' and 'bias' with {what}, got {list(kinds)}")
+        if "key_gate" in _gates(layer):
+            raise NotImplementedError(f"key_gate must be False with {what}, got True")
     if (linear is not None or "query" in layer.full_maps) and layer.gates is not None and layer.gates.key is not None:
         raise NotImplementedError(f"key_gate must be False with {what}, whose scores do not read keys, got True")
     if "query" in layer.full_maps and linear is None:
@@ -87,6 +90,7 @@ def check_means(layer: Any) -> None:
         "query_map": "query" in layer.full_maps, "tie_projections": bool(layer.tie_projections),
         "impl": layer.impl is not None, "key_gate and value_gate": layer.gates is not None,
         "tables": not set(kinds) <= {"value"}, "value_map": within, "edge_dim": layer.edge_dim is not None,
+        "key_gate": "key_gate" in _gates(layer), "value_gate": "value_gate" in _gates(layer),
         "dropout": layer.dropout > 0.0, "aggr": layer.aggr not in ("add", "sum"),
     }  # fmt: skip
     for name, is_wrong in wrong.items():
@@ -95,3 +99,8 @@ def check_means(layer: Any) -> None:
                 f"{name} must be left out with normalize='relation', which has no scores and no softmax: it takes "
                 "value_map='full' or False, and tables=('value',) or ()"
             )
+
+
+def _gates(layer: Any) -> Any:
+    """The names of the gates that a layer has."""
+    return () if layer.gates is None else layer.gates()

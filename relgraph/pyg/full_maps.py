@@ -40,7 +40,9 @@ class FullMaps(nn.Module):
         super().__init__()
         self.in_channels, self.num_bases, self.num_blocks = in_channels, num_bases, num_blocks
         parts = num_blocks or 1
-        check.parameter_size(num_bases or num_relations, in_channels=in_channels, heads_times_out_channels=width)
+        counts = {"num_relations": num_relations} if num_bases is None else {"num_bases": num_bases}
+        check.parameter_size(in_channels * width // parts, **counts)
+        check.parameter_size(num_relations=num_relations, num_bases=num_bases or 1)
         shape = (in_channels // parts, width // parts)
         shapes: dict[str, tuple[int, ...]] = {"maps": (num_relations, *shape)}
         if num_bases is not None:

@@ -68,20 +68,6 @@ class LinearScore(nn.Module):
         edge = "" if self.edge is None else ", edge=True"
         return f"{self.heads}, {self.out_channels}, negative_slope={self.function.negative_slope}{edge}"
 
-    def forward(self, scores: Tensor) -> Tensor:
-        """Refuse to be a function of finished scores.
-
-        Args:
-            scores: ``[...]``.
-
-        Returns:
-            Nothing, a ``[...]``.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("LinearScore is for rg.pyg.RelationConv, whose projections it reads")
-
     def _operands(self, query: Tensor | None, key: Tensor, rows: Tensor | None, edge: Tensor | None) -> dict[str, Any]:
         """The arguments of attention whose dot products are these sums, by name.
 
