@@ -202,6 +202,7 @@ def labels_from_ids(ids: Tensor, given: Given) -> Labels:
     for operand in _TABLES:
         table, axis = given.get(operand.name), operand.forms[0].index("R") - len(operand.forms[0])
         if isinstance(table, Tensor) and check.tensor(operand.name, table).dim() >= -axis:
+            ids = ids.to(torch.int16) if ids.dtype == torch.uint8 else ids  # kernels read signed ones
             return DenseLabels._trusted(ids, table.shape[axis])
     raise ValueError("labels given as a Tensor need a table, whose rows give R, got none: build DenseLabels")
 

@@ -24,6 +24,10 @@ _BIASED = ("query", "key", "value", "gate", "output")
 class _GatedAttention(nn.Module):
     """The projections of both layers, and what they compute from normalized inputs."""
 
+    query_proj: nn.Linear
+    key_proj: nn.Linear
+    value_proj: nn.Linear
+    gate_proj: nn.Linear
     tables: Any  # RelationTables, or None
 
     def __init__(
@@ -57,11 +61,12 @@ class _GatedAttention(nn.Module):
         )
         tables: dict[str, Any] = {} if self.tables is None else self.tables()
         biases = self.pair_bias(pair).permute(0, 3, 1, 2).contiguous()
-        options = {"scale": self.head_dim**-0.5, "impl": self.impl}
+        options: dict[str, Any] = {"scale": self.head_dim**-0.5, "impl": self.impl}
 
         def attend(query: Tensor, key: Tensor, value: Tensor, biases: Tensor) -> Tensor:
-            heads_first = (each.transpose(1, 2) for each in (query, key, value))
-            return relation_attention(*heads_first, labels, **tables, attn_mask=biases, **options).transpose(1, 2)
+            query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+            z = relation_attention(query, key, value, labels, **tables, attn_mask=biases, **options)
+            return z.transpose(1, 2)
 
         if x.dim() == 3:
             if hidden is not None:
@@ -181,7 +186,7 @@ class TriangleAttention(_GatedAttention):
                 ids ``[N, N]``; with ``tables`` only.
 
         Returns:
-            The update of the pair representation, of the shape of ``pair``.
+            The update of ``pair``, ``[B, N, N, C]`` or ``[N, N, C]``.
 
         Raises:
             TypeError: an argument of the wrong kind.
@@ -284,7 +289,7 @@ class PairBiasAttention(_GatedAttention):
                 only.
 
         Returns:
-            The update of x, of the shape of ``x``.
+            The update of ``x``, ``[B, N, E]`` or ``[B, S, N, E]``, without B if ``pair`` has none.
 
         Raises:
             TypeError: an argument of the wrong kind.
