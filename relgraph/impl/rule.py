@@ -209,6 +209,8 @@ def _native(call: Call) -> str | None:
         return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
     if not edges_only and call.gates is not None:
         return f"has no key_gate or value_gate over all pairs; {other}"
+    if call.weighted:
+        return f"has one label per pair and no weighted labels; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
     if call.query.device.type not in ("cpu", "meta"):  # tensors on meta count as CPU tensors
@@ -232,6 +234,8 @@ def _triton_refusal(call: Call) -> str | None:
             return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
     if rows.unknown_score(call):
         return f"has dot products, Softcap, LeakyReLU and no other score; use {others}"
+    if call.weighted:
+        return f"has one label per pair and no weighted labels; use {others}"
     off = limits.turned_off()
     if off is not None:
         return f"{off}; use {others}"
