@@ -56,11 +56,13 @@ def outputs(problem: Problem) -> Outputs:
     Dropout takes a given mask, ``keep``.
     """
     plan, tables = problem.plan, []
-    for start, size in zip(plan.starts, plan.num_labels, strict=True):
-        columns = slice(start, start + size)
+    for start, part in zip(plan.starts, plan.parts, strict=True):
+        columns = slice(start, start + part.num_labels)
         keys, values = (None if x is None else x[..., columns, :] for x in (problem.label_keys, problem.label_values))
         biases, rows = (None if x is None else x[..., columns] for x in (problem.label_biases, problem.by_query))
-        tables.append(Tables(keys, values, None, biases, rows))
+        tables.append(
+            Tables(keys, values, None, biases, rows, None if part.weighted is None else problem.label_weights)
+        )
     causal = problem.causal
     call = Call(
         problem.query, problem.key, problem.value, plan, tuple(tables), problem.scale, problem.mask,
