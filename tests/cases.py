@@ -195,6 +195,7 @@ def _weighted_edges_batch(n):
 WEIGHTED = {
     "weighted": lambda n: WeightedLabels(*several(n, n), 3),
     "weighted batch": _weighted_batch,
+    "weighted four rows": lambda n: WeightedLabels(several(n, n)[0], several(4, n, n)[1], 3),
     "weighted in a sum": lambda n: SumLabels(distance(n), WeightedLabels(*several(n, n), 3)),
     "weighted edges": lambda n: _weighted_edges(edges(n)[0], q_len=n),
     "weighted edges, many labels": lambda n: _weighted_edges(edges(n)[0], labels=40, q_len=n),

@@ -54,9 +54,10 @@ def test_threads_share_the_work_of_few_heads(kind, heads, threads):
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 40, 40), (1, 1, 40, 40), (4, 1, 40, 40), (4, 3, 40, 40), (1, 1, 1, 40)])
-def test_threads_share_the_gradient_of_a_mask(shape, threads):
+@pytest.mark.parametrize("kind", ["distance", "weighted", "weighted four rows"])
+def test_threads_share_the_gradient_of_a_mask(kind, shape, threads):
     """What adds to the same numbers is cut into shares, which are added in order."""
-    case = make(KINDS["distance"](40), heads=3, kv_heads=3, batch=4, kinds="b")
+    case = make(ALL[kind](40), heads=3, kv_heads=3, batch=4, kinds="b")
     case.options["attn_mask"] = torch.randn(shape, dtype=F64, requires_grad=True)
     threads(1)
     _, wanted = answer(case, "native")

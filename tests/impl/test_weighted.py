@@ -91,6 +91,13 @@ def test_small_blocks(kind, monkeypatch):
         assert_same(got, wanted)
 
 
+def test_many_labels():
+    """So many that kernels would read slices of a table by distance."""
+    case = make(rg.WeightedLabels(*several(9, 9, labels=600), 600), n=9)
+    for got, wanted in zip(answer(case, "native"), answer(case, "reference"), strict=True):
+        assert_same(got, wanted)
+
+
 @pytest.mark.parametrize("kind", ["weighted batch", "weighted in a sum", "weighted edges", "weighted edges batch"])
 @pytest.mark.parametrize("score", ["additive", "softcap", "rows", "batched"])
 def test_with_other_options(kind, score):

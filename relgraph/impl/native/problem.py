@@ -170,7 +170,8 @@ def in_blocks(plan: LabelPlan) -> bool:
 
 
 def _by_distance_alone(plan: LabelPlan) -> bool:
-    return len(plan.parts) == 1 and isinstance(plan.parts[0].ids, DistanceIds) and plan.parts[0].csr is None
+    one = plan.parts[0]
+    return len(plan.parts) == 1 and isinstance(one.ids, DistanceIds) and one.csr is None and one.weighted is None
 
 
 _TERMS = ("by_query", "by_key", "label_keys", "label_values", "label_biases")
