@@ -209,6 +209,9 @@ def _native(call: Call) -> str | None:
         return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
     if not edges_only and call.gates is not None:
         return f"has no key_gate or value_gate over all pairs; {other}"
+    weighted = [part for part in call.plan.parts if part.weighted is not None]
+    if weighted and (len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function):
+        return f"has weighted labels of one part over all pairs, without listed pairs or ids by function; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
     if call.query.device.type not in ("cpu", "meta"):  # tensors on meta count as CPU tensors
@@ -232,6 +235,8 @@ def _triton_refusal(call: Call) -> str | None:
             return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
     if rows.unknown_score(call):
         return f"has dot products, Softcap, LeakyReLU and no other score; use {others}"
+    if call.weighted:
+        return f"has one label per pair and no weighted labels; use {others}"
     off = limits.turned_off()
     if off is not None:
         return f"{off}; use {others}"

@@ -162,6 +162,11 @@ class Calls(Region):
         assert whole is not None
         queries, keys = whole.queries, whole.keys
         if whole.labels is not None:
+            if whole.labels._weighted:
+                raise NotImplementedError(
+                    "labels must not be weighted, as each process would find a part of the gradients of their weights: "
+                    "leave the context_parallel block"
+                )
             self._check_labels(whole.labels, queries, keys)
         if self.method == "ulysses":
             heads.check_heads(given, self.size)

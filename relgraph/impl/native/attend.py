@@ -35,6 +35,9 @@ def attend(call: Call) -> Answer:
         return attend_listed(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     terms: dict[str, Any] = {**_score_terms(call, dtype), "by_key": _query_tables(call, dtype)}
+    for tables in call.tables:
+        if tables.weights is not None:  # of one part at most
+            terms["label_weights"] = tables.weights.to(dtype)
     if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
         outputs = op.run(call, "native", columns=call.plan.columns, need_sums=True, **terms)
         return answer(call, outputs, call.tables, sizes)
@@ -112,7 +115,10 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     run = _Run(problem)
     dtype, (batch, heads) = problem.dtype, problem.query.shape[:2]
     struct, held = run.struct, run.held
-    splits = run.cut_tasks()
+    splits, d_weights = run.cut_tasks(), None
+    if problem.weights_gradient:
+        d_weights = torch.zeros_like(held.weights)
+        struct.d_label_weights = held.address(d_weights)
     dq = laid_out_as(problem.query, problem.query.shape[3], dtype)
     if splits == 1:
         dk, dv = (laid_out_as(x, x.shape[3], dtype)[None] for x in (problem.key, problem.value))
@@ -167,7 +173,9 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     summed = None if biases is None or by_label is None else of_biases(by_label, biases)
     if of_mask is not None and problem.mask is not None:
         of_mask = _joined(of_mask).sum_to_size(problem.mask.shape).to(problem.mask.dtype)
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, summed, of_mask]
+    of_weights = None if d_weights is None else d_weights.mT
+    grads = [grad.to(x.dtype) for grad, x in grads]
+    return [*grads, db, by_key, of_keys, of_values, None, summed, of_mask, of_weights]
 
 
 def _twin(problem: Problem) -> Outputs:
@@ -180,7 +188,17 @@ def _twin(problem: Problem) -> Outputs:
 def _kept(problem: Problem) -> Tensor:
     """Which weights the kernels keep: they weigh all keys alike, and each key's value is a direction of its own."""
     (batch, heads, q_len, _), k_len = problem.query.shape, problem.key.shape[2]
-    terms = "by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score"
+    terms = (
+        "by_query",
+        "by_key",
+        "label_keys",
+        "label_values",
+        "label_biases",
+        "mask",
+        "causal",
+        "score",
+        "label_weights",
+    )
     query = problem.query.new_zeros(batch, heads, q_len, 1, dtype=problem.dtype)
     each = torch.eye(k_len, dtype=problem.dtype, device="cpu").expand(batch, 1, -1, -1)
     alike = replace(
@@ -213,9 +231,8 @@ def of_biases(by_label: Tensor, biases: Tensor) -> Tensor:
     return by_label.sum((0, 2) if biases.dim() == 2 else (0, 1, 2))[..., : biases.shape[-1]]
 
 
-def splits_of(struct: Any, most_blocks: int) -> int:
-    """Into how many parts backward cuts each graph's blocks, so that all threads have work."""
-    tasks = struct.runs * struct.kv_heads
+def splits_of(struct: Any, tasks: int, most_blocks: int) -> int:
+    """Into how many parts backward cuts each graph's blocks, and with them its tasks, so that all threads have work."""
     if tasks >= 4 * struct.threads or tasks % struct.threads == 0:
         return 1
     return max(1, min(struct.threads, most_blocks))
@@ -243,7 +260,7 @@ class _Run:
         """Whether there are several batch rows, all with the same labels."""
         parts = self.held.layout.filled.parts
         same = all(
-            not (part.offset_step or part.ids_step or part.list_step)
+            not (part.offset_step or part.ids_step or part.list_step or part.per_pair)
             for part in parts[: self.struct.num_parts]
         )  # fmt: skip
         return self.struct.batch > 1 and not self.struct.graphs and same
@@ -263,13 +280,17 @@ class _Run:
         shared = of_biases or (mask is not None and mask.shape[0] < struct.batch)
         struct.shared_runs = int(shared or struct.sliced)
         struct.shared_heads = int(mask is not None and mask.shape[1] < struct.heads)
+        if self.problem.weights_gradient:  # all heads add to it
+            struct.shared_heads, struct.shared_runs = 1, int(shared or struct.weights_step == 0)
+            struct.splits = splits_of(struct, 1 if struct.shared_runs else struct.runs, self.held.layout.most_blocks)
+            return struct.splits
         if not (shared or struct.shared_heads or self.problem.mask_gradient):
-            struct.splits = splits_of(struct, self.held.layout.most_blocks)
+            struct.splits = splits_of(struct, struct.runs * struct.kv_heads, self.held.layout.most_blocks)
             if struct.sliced and struct.kv_heads < 4 * threads and struct.kv_heads % threads:
                 struct.shares = max(1, min(threads, struct.runs))
             return struct.splits
         if not (struct.shared_runs or struct.shared_heads):
-            struct.splits = splits_of(struct, self.held.layout.most_blocks)
+            struct.splits = splits_of(struct, struct.runs * struct.kv_heads, self.held.layout.most_blocks)
             return struct.splits
         runs, heads = struct.runs if struct.shared_runs else 1, struct.kv_heads if struct.shared_heads else 1
         tasks = struct.runs // max(runs, 1) * (struct.kv_heads // heads)

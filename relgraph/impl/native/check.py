@@ -38,6 +38,12 @@ def check_tensors(problem: Problem) -> None:
         ("by_query", problem.by_query, (batch, heads, q_len, plan.columns)),
         ("by_key", problem.by_key, (batch, heads, k_len, plan.columns)),
     ]
+    weighted = [part.weighted for part in plan.parts if part.weighted is not None]
+    if len(weighted) != (problem.label_weights is not None):
+        raise ValueError(f"label_weights must be given for one weighted part, got {len(weighted)} such parts")
+    for several, weights in zip(weighted, (problem.label_weights,), strict=False):
+        rows = 1 if weights is not None and weights.shape[0] == 1 else batch
+        shapes.append(("label_weights", weights, (rows, q_len, k_len, several.shape[-1])))
     biases = problem.label_biases
     if biases is not None:
         rows = rows_of_tables(plan)
@@ -121,6 +127,7 @@ def check_plan(plan: LabelPlan, batch: int) -> None:
         if isinstance(part.offset, Tensor):
             _check_offset("q_offset", part.offset, graphs)
         _check_ids(plan, part, batch)
+        _check_weighted(plan, part, batch)
         if part.csr is not None:
             _check_pairs(plan, part, part.csr, batch)
 
@@ -166,6 +173,23 @@ def _check_ids(plan: LabelPlan, part: Part, batch: int) -> None:
     if len(sizes) and (int(starts.min()) < 0 or int((starts + sizes).max()) > ids.shape[0]):
         raise ValueError(f"starts must leave room for each graph's ids among {ids.shape[0]}")
     return None
+
+
+def _check_weighted(plan: LabelPlan, part: Part, batch: int) -> None:
+    ids = part.weighted
+    if ids is None:
+        return
+    if ids.dtype not in _ID_TYPES:
+        raise ValueError(f"weighted ids must be signed integers, got {ids.dtype}")
+    if plan.q_ptr is not None or part.csr is not None:
+        raise ValueError("weighted ids must not be of listed or packed pairs")
+    if ids.dim() != 4 or ids.shape[0] not in (1, batch) or ids.shape[1:3] != (plan.q_len, plan.k_len):
+        raise ValueError(
+            f"weighted ids must have shape [1 or {batch}, {plan.q_len}, {plan.k_len}, M], got {list(ids.shape)}"
+        )
+    if ids.numel():
+        low, high = torch.aminmax(ids)
+        _check_range("weighted ids", int(low), int(high), -1, part.num_labels)
 
 
 def _check_pairs(plan: LabelPlan, part: Part, csr: Csr, batch: int) -> None:
@@ -224,6 +248,8 @@ def check_listed(problem: Problem) -> None:
     plan, csr, labels = problem.plan, problem.plan.parts[0].csr, problem.plan.num_labels[0]
     if csr is None or csr.batch not in (1, batch) or len(plan.parts) != 1:
         raise ValueError(f"plan must have one part, which lists the pairs of 1 or {batch} batch rows")
+    if plan.parts[0].weighted is not None:
+        raise ValueError("weighted ids must not be of listed or packed pairs")
     vectors, channels = problem.vectors, problem.value.shape[-1]
     numbers = 0 if vectors is None else vectors.shape[-1]
     shapes = [

@@ -4,6 +4,7 @@
 
 #include "loops.h"
 #include "problem.h"
+#include "weighted.h"
 
 namespace relgraph {
 
@@ -23,8 +24,8 @@ struct Place {
 // One part's ids of the keys of a row. Keys [0, left) have one id, keys [right, n) another one, those between are read.
 template <class T> class RowLabels {
  public:
-  RowLabels(const Part& part, const Place& place, int64_t row, T* spare)
-      : part_(part), spare_(spare), n_(place.stop - place.start) {
+  RowLabels(const Part& part, const Place& place, int64_t row, T* spare, const WeightedRow<T>& weighted = {})
+      : weighted_(weighted), part_(part), spare_(spare), n_(place.stop - place.start) {
     if (part.lookup_length > 0) {
       const int64_t offset = part.offsets[place.graph * part.offset_step];
       const int64_t at = place.start - row - offset - part.first_distance;  // where the first key is in the lookup
@@ -53,7 +54,7 @@ template <class T> class RowLabels {
 
   // Whether ids follow the distance and no pair is listed. Such a row needs no copy of its numbers by label, and a copy
   // costs time: the processor waits if it reads numbers in other pieces than it has just written.
-  bool is_plain() const { return part_.affine && !part_.row_ptr; }
+  bool is_plain() const { return part_.affine && !part_.row_ptr && !part_.per_pair; }
 
   // A plain row's s = s * scale + row[id], where id -1 has the last number and id -2 the given one.
   void add_plain(T* s, const T* row, T scale, T not_attending) const {
@@ -100,6 +101,7 @@ template <class T> class RowLabels {
       if (role(e) == 1) s[key(e)] = spare_[first++] * scale + table[id(e)];
     for (int64_t e = 0; e < count_; e++)
       if (role(e) == 2) s[key(e)] += table[id(e)];
+    weighted_.add(s, table);
   }
 
   // sums[id] += s for every key; `sums` has LANES rows, `width` numbers apart, which count together.
@@ -122,6 +124,7 @@ template <class T> class RowLabels {
     put_listed(s);
     for (int64_t e = 0; e < count_; e++)
       if (role(e) != 0) sums[id(e)] += s[key(e)];
+    weighted_.sum_into(sums, width, s);
   }
 
   // s += columns[id] at every key: a table with a row of all keys for each label.
@@ -137,6 +140,7 @@ template <class T> class RowLabels {
       if (role(e) == 1) s[key(e)] = spare_[first++] + columns[slot(id(e)) * keys + key(e)];
     for (int64_t e = 0; e < count_; e++)
       if (role(e) == 2) s[key(e)] += columns[slot(id(e)) * keys + key(e)];
+    weighted_.add_by_key(s, columns, keys);
   }
 
   // columns[id] += s at every key.
@@ -149,6 +153,7 @@ template <class T> class RowLabels {
     put_listed(s);
     for (int64_t e = 0; e < count_; e++)
       if (role(e) != 0) columns[slot(id(e)) * keys + key(e)] += s[key(e)];
+    weighted_.sum_by_key(columns, keys, s);
   }
 
  private:
@@ -186,6 +191,7 @@ template <class T> class RowLabels {
       if (role(e) == 1) s[key(e)] = spare_[first++];
   }
 
+  WeightedRow<T> weighted_;
   const Part& part_;
   T* spare_;
   int64_t n_, left_ = 0, right_ = 0, left_id_ = 0, right_id_ = 0, bytes_ = 0;

@@ -64,6 +64,7 @@ def _fits(call: Call, given: Given) -> bool:
     tables, inputs = call.tables[0], (call.query, call.key, call.value)
     if (
         len(call.tables) > 1
+        or call.weighted
         or call.plan.by_function
         or tables.batched
         or call.keep is not None
@@ -177,7 +178,12 @@ class _AllPairs(Prepared):
         struct.shares = 1
         learned_mask = call.mask is not None and call.mask.requires_grad
         shared_biases = tables.bias is not None and tables.key is None
-        if struct.sliced or learned_mask or shared_biases or splits_of(struct, self.kept[0].most_blocks) > 1:
+        if (
+            struct.sliced
+            or learned_mask
+            or shared_biases
+            or splits_of(struct, struct.runs * struct.kv_heads, self.kept[0].most_blocks) > 1
+        ):
             return None
         struct.given_output, struct.sums = self.filled.output, CTensor()
         rooms = [self._room(x, x.shape[3]) for x in (call.query, call.key, call.value)]

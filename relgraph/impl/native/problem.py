@@ -152,6 +152,10 @@ class PlanStructs(KeepsAlive):
             made.row_ptr, made.col, made.listed = map(self.long, (csr.row_ptr, csr.col, csr.ids))
             made.role = self.address(csr.role.contiguous())
             made.list_step = csr.row_ptr.shape[0] // csr.batch if csr.batch > 1 else 0
+        if part.weighted is not None:
+            several = part.weighted.mT.contiguous()
+            made.per_pair, made.several_bytes = several.shape[2], several.element_size()
+            made.several, made.several_step = self.address(several), several[0].numel() if several.shape[0] > 1 else 0
         return made
 
 
@@ -166,7 +170,8 @@ def in_blocks(plan: LabelPlan) -> bool:
 
 
 def _by_distance_alone(plan: LabelPlan) -> bool:
-    return len(plan.parts) == 1 and isinstance(plan.parts[0].ids, DistanceIds) and plan.parts[0].csr is None
+    one = plan.parts[0]
+    return len(plan.parts) == 1 and isinstance(one.ids, DistanceIds) and one.csr is None and one.weighted is None
 
 
 _TERMS = ("by_query", "by_key", "label_keys", "label_values", "label_biases")
@@ -245,7 +250,10 @@ class ProblemStructs(KeepsAlive):
     Attributes:
         struct: the struct.
         layout: the part that it shares with other problems of these labels.
+        weights: those of weighted labels, ``[B or 1, N_q, M, N_k]``.
     """
+
+    weights: Tensor
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -268,6 +276,10 @@ class ProblemStructs(KeepsAlive):
         self._kept += operands
         for at, name in made.given:
             getattr(struct, name).data = operands[at].data_ptr()  # pyright: ignore[reportOptionalMemberAccess]
+        if problem.label_weights is not None:
+            self.weights = weights = problem.label_weights.mT.contiguous()
+            struct.label_weights = self.address(weights)
+            struct.weights_step = weights[0].numel() if weights.shape[0] > 1 else 0
         if problem.mask is not None or problem.dropout_p > 0.0:
             self._masks(problem, dtype)
         if problem.causal is not None:
