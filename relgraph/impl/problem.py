@@ -14,7 +14,7 @@ from relgraph.call import accumulation_dtype
 from relgraph.impl.draw import Hashes
 from relgraph.labels.memory import Memory
 from relgraph.plan import LabelPlan, plan_memo
-from relgraph.score import Named
+from relgraph.score import Coded
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,10 @@ class Problem:
         label_queries: a^Q, whose product with the key is added to q·k, ``[R, D]`` or ``[H, R, D]``, or None.
         label_biases: b, which it adds to the score, ``[R]`` or ``[H, R]``, or None. Compiled kernels over all pairs
             take it in the place of B, with a number for each column.
+        value_maps: W, which maps the value for each label, ``[R, D_v, D_v]`` or ``[H, R, D_v, D_v]``, or None.
+        score_maps: W of a bilinear score, ``[R, D, D]`` or ``[H, R, D, D]``, or None.
+        score_weights: w of an additive score, ``[D]`` or ``[H, D]``, or None; its activation is ``score``, and
+            ``label_keys`` is inside.
         vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
@@ -49,7 +53,7 @@ class Problem:
         vectors_in_score: whether a key is k_j followed by the pair's vector.
         vectors_in_value: whether a value is v_j followed by the pair's vector, so that the output is wider by F.
         vectors_gradient: whether to return the gradient of the vectors.
-        score: a named function of finished scores, or None.
+        score: a named function of finished scores, an activation, or None.
         plan_key: the plan as the op received it, under which ``memo`` is kept, or where it is; None to keep nothing.
         drawn: the hashes from which dropout draws, after ``chunked`` has made them from ``seed``; else None.
     """
@@ -63,6 +67,9 @@ class Problem:
     label_values: Tensor | None
     label_queries: Tensor | None
     label_biases: Tensor | None
+    value_maps: Tensor | None
+    score_maps: Tensor | None
+    score_weights: Tensor | None
     vectors: Tensor | None
     mask: Tensor | None
     keep: Tensor | None
@@ -78,7 +85,7 @@ class Problem:
     vectors_in_score: bool
     vectors_in_value: bool
     vectors_gradient: bool
-    score: Named | None
+    score: Coded | None
     plan_key: tuple[Sequence[Tensor], Sequence[int]] | Memory | None
     drawn: Hashes | None = None
 
@@ -93,6 +100,11 @@ class Problem:
     def dtype(self) -> torch.dtype:
         """The dtype of scores and sums."""
         return accumulation_dtype(self.query.dtype)
+
+    @property
+    def factor_keys(self) -> Tensor | None:
+        """a^K where queries are multiplied by it; an activation takes it before."""
+        return self.label_keys if self.score_weights is None else None
 
     @property
     def origin(self) -> tuple[int, ...]:

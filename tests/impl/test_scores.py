@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from types import NoneType
-from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +11,7 @@ import relgraph as rg
 from relgraph.impl.chunked import blocks
 from relgraph.impl.eager import rows as by_rows
 from relgraph.impl.native import build
-from relgraph.score import Named
+from relgraph.score import ACTIVATIONS, compatibility
 from tests.cases import F64, KINDS, Case, answer, assert_same, make
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -29,13 +27,12 @@ def implementations(kind):
 
 def native_can(case, kind):
     """Whether compiled kernels know the call."""
-    options = case.options
-    named = isinstance(options.get("score"), (NoneType, *get_args(Named)))
-    mask = options.get("attn_mask")
-    others = options.get("value_map") is not None
-    others |= options.get("edge") is not None and not kind.startswith("edges only")
+    options, listed = case.options, kind.startswith("edges only")
+    score, mask = compatibility(options.get("score")), options.get("attn_mask")
+    known = score.code is not None and not (listed and score.replaces_dot)
+    others = options.get("value_map" if listed else "edge") is not None
     learns = mask is not None and mask.requires_grad
-    return build.missing() is None and named and not others and not learns
+    return build.missing() is None and known and not others and not learns
 
 
 def leaf(*shape):
@@ -73,7 +70,7 @@ def test_functions_of_finished_scores(kind, name):
     check(make(KINDS[kind](7), score=FUNCTIONS[name]), kind)
 
 
-@pytest.mark.parametrize("activation", ["leaky_relu", torch.tanh], ids=["leaky relu", "tanh"])
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, torch.tanh])
 @pytest.mark.parametrize("kind", KINDS)
 def test_additive(kind, activation):
     weight = leaf(2, 3)

@@ -18,8 +18,9 @@ from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
 from relgraph.impl.native.problem import ProblemStructs, dense_rows, laid_out_as
 from relgraph.impl.problem import Outputs, Problem
-from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
+from relgraph.impl.terms import answer, free_maps, repeat_heads, score_tables, with_zero_row
 from relgraph.plan import plain
+from relgraph.score import DOT
 
 PAIRS_PER_NUMBER = 0.5
 """Biases of all pairs are written out if they are at most this many times the numbers of all queries.
@@ -37,6 +38,8 @@ def attend(call: Call) -> Answer:
         return attend_listed(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     terms: dict[str, Any] = {**_score_terms(call, dtype), "by_key": _query_tables(call, dtype)}
+    if call.value_map is not None:
+        terms["value_maps"] = free_maps(call.value_map, dtype)
     if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
         outputs = op.run(call, "native", columns=call.plan.columns, need_sums=True, **terms)
         return answer(call, outputs, call.tables, sizes)
@@ -49,7 +52,14 @@ def attend(call: Call) -> Answer:
 
 def _score_terms(call: Call, dtype: torch.dtype) -> dict[str, Tensor | None]:
     """What labels add to scores by query: tables that the kernels multiply, or B."""
-    tables, keys = call.tables, [part.key for part in call.tables]
+    tables, score = call.tables, call.score
+    if score.additive:
+        rest = replace(call, score=DOT, tables=tuple(part._replace(key=None) for part in tables))
+        keys = _table(call, [part.key for part in tables], call.query.shape[-1:])
+        return {**_score_terms(rest, dtype), "score_weights": score.weight.to(dtype), "label_keys": keys}
+    if score.by_label:
+        return {**_score_terms(replace(call, score=DOT), dtype), "score_maps": score.weight.to(dtype)}
+    keys = [part.key for part in tables]
     by_row = any(part.rows is not None or "key" in part.batched or "bias" in part.batched for part in tables)
     if by_row or (call.plan.columns > MOST_COLUMNS and any(key is not None for key in keys)):
         return {"by_query": score_tables(call.query, tables, call.plan.num_labels, call.scale, dtype)}
@@ -121,7 +131,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     else:
         dk, dv = (torch.empty(splits, *x.shape, dtype=dtype, device="cpu") for x in (problem.key, problem.value))
     db = dc = None
-    if problem.by_query is not None or problem.label_keys is not None:
+    if problem.by_query is not None or problem.factor_keys is not None:
         db = laid_out_as(problem.query, problem.columns, dtype)
     if problem.by_key is not None:
         dc = torch.empty(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype, device="cpu")
@@ -129,10 +139,12 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     struct.dk, struct.dv, struct.d_by_key = (held.tensor(None if x is None else x[0]) for x in (dk, dv, dc))
     struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
     struct.d_by_key_split = 0 if dc is None else dc[0].numel()
-    keys, biases, of_keys, by_label = problem.label_keys, problem.label_biases, None, None
+    keys, biases, of_keys, by_label = problem.factor_keys, problem.label_biases, None, None
+    learned = _Learned(problem)
+    struct.shares = run.shares() if learned.given or struct.pair_biases.data else struct.runs
+    learned.make_room(run)
     if biases is not None and keys is None:
         if struct.pair_biases.data:
-            struct.shares = run.shares()
             pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype, device="cpu")
             struct.d_pair_biases = held.tensor(pairs)
         groups = (1, heads, 1) if struct.pair_biases.data else (struct.runs, heads, splits)
@@ -162,7 +174,55 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
         of_keys = of_table(db, problem.query.to(dtype), keys).mul_(problem.scale)
         by_label, db = None if biases is None else db, None
     summed = None if biases is None or by_label is None else of_biases(by_label, biases)
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, of_keys, of_values, None, summed]
+    more = learned.gradients(problem.scale)
+    of_tables = [more.get("label_keys", of_keys), of_values, None, summed]
+    of_maps = [more.get(name) for name in ("value_maps", "score_maps", "score_weights")]
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, *of_tables, *of_maps]
+
+
+class _Learned:
+    """The gradients of what replaces the dot product and maps values: the kernels sum them for each share and split.
+
+    Attributes:
+        given: these tensors by name.
+        sums: ``[shares · splits, H, rows, numbers]`` for each. That of a^K has a row for each number of a vector.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.given: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        names = ["value_maps", "score_maps", "score_weights", *["label_keys"] * (problem.factor_keys is None)]
+        for name in names:
+            if getattr(problem, name) is not None:
+                self.given[name] = getattr(problem, name)
+
+    def make_room(self, run: _Run) -> None:
+        """Zeros for the sums, whose addresses the struct gets."""
+        struct = run.struct
+        for name, x in self.given.items():
+            if name == "label_keys":
+                rows, numbers, field = struct.size, struct.columns, "d_added_keys"
+            elif name == "score_weights":
+                rows, numbers, field = 1, struct.size, "d_score_weights"
+            else:
+                rows, numbers, field = x.shape[-3], x.shape[-1] ** 2, f"d_{name}"
+            shape = struct.shares * struct.splits, struct.heads, rows, numbers
+            self.sums[name] = sums = torch.zeros(shape, dtype=run.dtype, device="cpu")
+            setattr(struct, field, run.held.tensor(sums))
+
+    def gradients(self, scale: float) -> dict[str, Tensor]:
+        """The gradient of each tensor."""
+        found = {}
+        for name, x in self.given.items():
+            total = self.sums[name].sum(0)
+            if name == "label_keys":
+                total = total.mT[:, : x.shape[-2]]
+            own = total.shape[0], *x.shape[-3 if name.endswith("maps") else -2 if name == "label_keys" else -1 :]
+            total = total.reshape(own)
+            if x.dim() < total.dim():  # all heads share it
+                total = total.sum(0)
+            found[name] = total if name == "value_maps" else total.mul_(scale)
+        return found
 
 
 def _twin(problem: Problem) -> Outputs:
@@ -176,10 +236,11 @@ def _kept(problem: Problem) -> Tensor:
     """Which weights the kernels keep: they weigh all keys alike, and each key's value is a direction of its own."""
     (batch, heads, q_len, _), k_len = problem.query.shape, problem.key.shape[2]
     terms = "by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score"
+    maps = "value_maps", "score_maps", "score_weights"
     query = problem.query.new_zeros(batch, heads, q_len, 1, dtype=problem.dtype)
     each = torch.eye(k_len, dtype=problem.dtype, device="cpu").expand(batch, 1, -1, -1)
     alike = replace(
-        problem, **dict.fromkeys(terms), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
+        problem, **dict.fromkeys((*terms, *maps)), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
         need_mass=False, plan=plain(q_len, k_len), columns=1, plan_key=None,
     )  # fmt: skip
     with torch.no_grad():
@@ -227,8 +288,9 @@ class _Run:
     def __init__(self, problem: Problem) -> None:
         self.held = ProblemStructs(problem)
         self.struct: ctypes.Structure = self.held.struct
+        self.dtype = problem.dtype
         struct = self.struct
-        shared = problem.label_biases is not None and problem.label_keys is None
+        shared = problem.label_biases is not None and problem.factor_keys is None
         if shared and self._can_share() and self._room_for_pairs() >= 1:
             pairs = torch.empty(1, struct.heads, struct.q_len, struct.k_len, dtype=problem.dtype, device="cpu")
             struct.pair_biases = self.held.tensor(pairs)
@@ -248,11 +310,12 @@ class _Run:
         return int(PAIRS_PER_NUMBER * struct.batch * struct.size) // max(struct.k_len, 1)
 
     def shares(self) -> int:
-        """Into how many parts backward cuts the batch rows if biases of all pairs are written out."""
+        """Into how many parts backward cuts the batch rows or graphs; each sums gradients of what they all share."""
         struct = self.struct
         if struct.kv_heads >= 4 * struct.threads or struct.kv_heads % struct.threads == 0:
             return 1
-        return max(1, min(struct.threads, struct.runs, self._room_for_pairs()))
+        most = self._room_for_pairs() if struct.pair_biases.data else struct.runs
+        return max(1, min(struct.threads, struct.runs, most))
 
     def start(self, direction: str) -> None:
         """Run forward or backward; outputs are in the struct."""

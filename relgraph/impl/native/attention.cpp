@@ -31,19 +31,13 @@ template <class T, class E> class Passes {
   void backward() const {
     lay_panels();
     write_pair_biases();
-    if (!p_.d_pair_biases.data) {
-      start(p_.runs * p_.kv_heads * p_.splits, [&](int64_t task, int64_t thread) {
-        const int64_t split = task % p_.splits, rest = task / p_.splits;
-        gradients(rest / p_.kv_heads, rest % p_.kv_heads, split, 0, room(thread));
-      });
-      return;
-    }
-    // One task has all runs that add to the same gradients of pairs.
-    start(p_.shares * p_.kv_heads, [&](int64_t task, int64_t thread) {
-      const int64_t share = task / p_.kv_heads, kv_head = task % p_.kv_heads;
-      const int64_t from = p_.runs * share / p_.shares, to = p_.runs * (share + 1) / p_.shares;
-      for (int64_t run = from; run < to; run++) gradients(run, kv_head, 0, share, room(thread));
+    // One task has all runs that add to the same sums.
+    start(p_.shares * p_.kv_heads * p_.splits, [&](int64_t task, int64_t thread) {
+      const int64_t split = task % p_.splits, rest = task / p_.splits;
+      for (int64_t run = rest / p_.kv_heads; run < p_.runs; run += p_.shares)
+        gradients(run, rest % p_.kv_heads, split, rest / p_.kv_heads, room(thread));
     });
+    if (!p_.d_pair_biases.data) return;
     start(p_.heads, [&](int64_t head, int64_t thread) { PairBiases<T>(p_, head, room(thread)).sum_by_label(); });
   }
 

@@ -151,6 +151,7 @@ class _AllPairs(Prepared):
         tables = call.tables[0]
         struct = CProblem.from_buffer_copy(self.filled)
         struct.is_backward = struct.splits = 1
+        struct.shares = struct.runs
         if (tables.bias is not None and tables.key is None) or splits_of(struct, self.kept[0].most_blocks) > 1:
             return None
         struct.given_output, struct.sums = self.filled.output, CTensor()

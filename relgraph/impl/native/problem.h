@@ -76,6 +76,10 @@ struct Problem {
   // The vectors that labels add to values, [label_rows, value_size]. In backward also their transpose, [value_size,
   // columns in the order of a table's row in memory], and the gradient of the output in the type of sums.
   Tensor label_values, turned_label_values, d_output;
+  // W, which maps values by label, and that of scores qᵀ W k: [heads, labels, size * size]. They need one part.
+  Tensor value_maps, score_maps;
+  // w of scores w · act(q + k + a): [1, heads, 1, size]. The vectors a that labels add, as turned_label_values has them.
+  Tensor score_weights, added_keys;
   int64_t label_rows;  // the columns; of one part without the last one, which is of zeros
   const void* mask;
   int64_t mask_kind;  // 0 none, 1 bool, 2 added
@@ -90,6 +94,7 @@ struct Problem {
   double scale, dropout_p;
   int64_t score_kind;  // 0 none, 1 softcap, 2 leaky relu
   double score_parameter;
+  int64_t activation;  // with score_weights: 0 leaky relu, 1 tanh, 2 relu, 3 elu, 4 gelu, 5 silu
   // outputs of forward; in backward their gradients, without data if there is none
   Tensor output, sums, mass;
   void* lse;  // [batch, heads, q_len]; in backward null
@@ -103,7 +108,10 @@ struct Problem {
   // biases of all pairs are written out: the gradients of pairs for each share of the runs, [shares, heads, q_len,
   // k_len], and their sums by label, [1, heads, 1, columns].
   Tensor d_label_biases, d_pair_biases;
-  int64_t shares;  // into how many parts the runs are cut if biases of pairs are written out
+  // Sums for each share of the runs and split: [shares * splits, heads, rows, numbers]. That of added_keys has a row for
+  // each number of a vector, [size, columns].
+  Tensor d_value_maps, d_score_maps, d_score_weights, d_added_keys;
+  int64_t shares;  // backward: into how many parts the runs are cut; each has a task for a head of keys and a split
   const int64_t* blocks;  // [num_blocks, 3]: graph or batch row, first query in it, number of queries
   int64_t num_blocks, block_rows;
   const int64_t* block_ptr;  // [runs + 1]: a run is the blocks of one graph or batch row, the costly ones first
