@@ -44,19 +44,21 @@ template <class T> class Additive {
     lanes_ = d_weights_ + size_;
     width_ = width;
     weights_ = row_of<T>(p.score_weights, 0, head, 0);
+    with_activation(p.activation, [&](auto act) {
+      add_activated_ = add_activated<decltype(act), T>;
+      add_slopes_ = add_slopes<decltype(act), T>;
+    });
   }
 
   void scores(T* into, int64_t stride) {
-    with_activation(p_.activation, [&](auto act) {
-      each_tile([&](int64_t at) {
-        for (int64_t r = 0; r < rows_; r++) {
-          T* s = into + r * stride + at;
-          std::fill_n(s, tile_.stop - tile_.start, T(0));
-          each_stretch(r, [&](int64_t from, int64_t n, int64_t d, const T* x, T c, T*, T*) {
-            add_activated<decltype(act)>(x, c, weights_[d], n, s + from);
-          });
-        }
-      });
+    each_tile([&](int64_t at) {
+      for (int64_t r = 0; r < rows_; r++) {
+        T* s = into + r * stride + at;
+        std::fill_n(s, tile_.stop - tile_.start, T(0));
+        each_stretch(r, [&](int64_t from, int64_t n, int64_t d, const T* x, T c, T*, T*) {
+          add_activated_(x, c, weights_[d], n, s + from);
+        });
+      }
     });
   }
 
@@ -69,22 +71,20 @@ template <class T> class Additive {
   void gradients(const Place& place, const T* grads, int64_t stride, T scale, T* dq, int64_t dq_row, T* dk,
                  int64_t dk_row) {
     place_ = place;
-    with_activation(p_.activation, [&](auto act) {
-      each_tile([&](int64_t at) {
-        std::fill_n(d_turned_, size_ * TILE, T(0));
-        for (int64_t r = 0; r < rows_; r++) {
-          const T* g = grads + r * stride + at;
-          each_stretch(r, [&](int64_t from, int64_t n, int64_t d, const T* x, T c, T* into, T* of_label) {
-            T sum = 0;
-            add_slopes<decltype(act)>(x, c, g + from, n, into, sum, d_weights_[d]);
-            dq[r * dq_row + d] += sum * weights_[d];
-            if (of_label) *of_label += sum;
-          });
-        }
-        for (int64_t j = 0; j < tile_.stop - tile_.start; j++)
-          for (int64_t d = 0; d < size_; d++)
-            dk[(at + j) * dk_row + d] += scale * weights_[d] * d_turned_[d * TILE + j];
-      });
+    each_tile([&](int64_t at) {
+      std::fill_n(d_turned_, size_ * TILE, T(0));
+      for (int64_t r = 0; r < rows_; r++) {
+        const T* g = grads + r * stride + at;
+        each_stretch(r, [&](int64_t from, int64_t n, int64_t d, const T* x, T c, T* into, T* of_label) {
+          T sum = 0;
+          add_slopes_(x, c, g + from, n, into, sum, d_weights_[d]);
+          dq[r * dq_row + d] += sum * weights_[d];
+          if (of_label) *of_label += sum;
+        });
+      }
+      for (int64_t j = 0; j < tile_.stop - tile_.start; j++)
+        for (int64_t d = 0; d < size_; d++)
+          dk[(at + j) * dk_row + d] += scale * weights_[d] * d_turned_[d * TILE + j];
     });
   }
 
@@ -171,6 +171,8 @@ template <class T> class Additive {
   Place place_, tile_{};
   int64_t head_, kv_head_, first_, rows_, size_, width_;
   const T* weights_;
+  void (*add_activated_)(const T*, T, T, int64_t, T*);
+  void (*add_slopes_)(const T*, T, const T*, int64_t, T*, T&, T&);
   T *turned_, *d_turned_, *numbers_, *grads_, *spare_, *d_weights_, *lanes_;
 };
 
