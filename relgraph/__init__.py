@@ -50,6 +50,7 @@ from relgraph.labels import DistanceLabels as DistanceLabels
 from relgraph.labels import EdgeLabels as EdgeLabels
 from relgraph.labels import Labels as Labels
 from relgraph.labels import SumLabels as SumLabels
+from relgraph.labels import WeightedLabels as WeightedLabels
 from relgraph.nn import KVCache as KVCache
 from relgraph.nn import RelationAttention as RelationAttention
 from relgraph.nn import RelationDecoder as RelationDecoder
@@ -58,6 +59,7 @@ from relgraph.nn import RelationEncoder as RelationEncoder
 from relgraph.nn import RelationEncoderLayer as RelationEncoderLayer
 from relgraph.nn import RelationTables as RelationTables
 from relgraph.nn import RelationTransformer as RelationTransformer
+from relgraph.nn import RotaryPositions as RotaryPositions
 from relgraph.nn import SinusoidalPositions as SinusoidalPositions
 from relgraph.nn import record_attention as record_attention
 

@@ -13,7 +13,16 @@ from relgraph.call import check_call
 from relgraph.call.operands import POSITIONAL
 from relgraph.functional.attention import answer_to
 from relgraph.labelers.sequence.function import OwnFunction
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels, function
+from relgraph.labels import (
+    BlockLabels,
+    DenseLabels,
+    DistanceLabels,
+    EdgeLabels,
+    Labels,
+    SumLabels,
+    WeightedLabels,
+    function,
+)
 
 F64 = torch.float64
 
@@ -164,6 +173,41 @@ KINDS = {
 }
 
 
+def several(*shape, labels=3) -> tuple[Tensor, Tensor]:
+    """Ids in [-1, 3) and weights of three labels for each pair, some of them twice."""
+    return torch.randint(-1, labels, (*shape, 3)), torch.randn(*shape, 3, dtype=F64)
+
+
+def _weighted_batch(n):
+    ids, _ = several(n, n + 1)
+    return WeightedLabels(ids, several(2, n, n + 1)[1], 3, attend=attending(2, n, n + 1))
+
+
+def _weighted_edges(index, *, labels=3, **options):
+    return WeightedLabels.over_edges(index, *several(index.shape[1], labels=labels), labels, **options)
+
+
+def _weighted_edges_batch(n):
+    index, _, batch = edges(n, batch=2)
+    return _weighted_edges(index, q_len=n, batch=batch, batch_size=2)
+
+
+WEIGHTED = {
+    "weighted": lambda n: WeightedLabels(*several(n, n), 3),
+    "weighted batch": _weighted_batch,
+    "weighted four rows": lambda n: WeightedLabels(several(n, n)[0], several(4, n, n)[1], 3),
+    "weighted in a sum": lambda n: SumLabels(distance(n), WeightedLabels(*several(n, n), 3)),
+    "weighted edges": lambda n: _weighted_edges(edges(n)[0], q_len=n),
+    "weighted edges, many labels": lambda n: _weighted_edges(edges(n)[0], labels=40, q_len=n),
+    "weighted edges batch": _weighted_edges_batch,
+    "weighted edges parallel": lambda n: _weighted_edges(parallel_edges(n)[0], q_len=n),
+    "weighted edges packed": lambda n: _weighted_edges(packed_edges(pointers(n))[0], q_len=n, ptr=pointers(n)),
+}
+"""Labels with weights, which ``native`` takes over all pairs, and ``triton`` never."""
+
+ALL = KINDS | WEIGHTED
+
+
 @dataclass
 class Case:
     """One call; all tensors that need a gradient are float64 leaves."""
@@ -177,7 +221,17 @@ class Case:
     def leaves(self) -> list[Tensor]:
         flat = [t for table in self.tables for t in (table if isinstance(table, tuple) else (table,)) if t is not None]
         mask = self.options.get("attn_mask")
-        return [*self.inputs, *flat, *([mask] if mask is not None and mask.requires_grad else [])]
+        return [
+            *self.inputs,
+            *flat,
+            *weights_of(self.labels),
+            *([mask] if mask is not None and mask.requires_grad else []),
+        ]
+
+
+def weights_of(labels) -> list[Tensor]:
+    """The weights of all parts of labels."""
+    return [] if labels is None else [x._weights for x in labels._summands if x._weights is not None]
 
 
 def make(
@@ -195,6 +249,8 @@ def make(
     def leaf(*shape):
         return torch.randn(shape, dtype=dtype, requires_grad=True)
 
+    for weights in weights_of(labels):
+        weights.requires_grad_()
     inputs = [leaf(s[1], s[0], s[2]) if packed else leaf(batch, *s) for s in shapes]
     sizes = () if labels is None else labels.num_labels
     sizes = (sizes,) if isinstance(sizes, int) else sizes
@@ -268,7 +324,9 @@ def packed_or_not(labels) -> bool:
 
 
 __all__ = [
+    "ALL",
     "KINDS",
+    "WEIGHTED",
     "Case",
     "answer",
     "assert_same",

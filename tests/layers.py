@@ -7,7 +7,18 @@ from torch import nn
 import relgraph as rg
 
 _OF_TABLES = {"per_head": "per_head", "tie_tables": "tied", "names": "names", "frozen": "frozen"}
-_OF_ATTENTION = ("num_kv_heads", "head_dim", "scale", "score", "content_bias", "position_bias", "value_map")
+_OF_ATTENTION = (
+    "num_kv_heads",
+    "head_dim",
+    "scale",
+    "score",
+    "content_bias",
+    "position_bias",
+    "sink",
+    "value_map",
+    "key_gate",
+    "value_gate",
+)
 _DISTANCES = rg.ClippedDistance(16)
 _OF_BOTH = ("num_kv_heads", "head_dim", "scale", "attention_bias", "impl")
 

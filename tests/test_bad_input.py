@@ -14,7 +14,7 @@ from tests.judge import fault, held_back, used
 from tests.mutations import mutations_of
 
 RESULTS = ("AttentionAux", "ImplChoice", "LabelCounts", "PathLabels", "SumCounts")
-RESULTS += ("FromNetworkx", "HeteroGraph", "Sentence", "SourceGraph", "Report")
+RESULTS += ("FromNetworkx", "HeteroGraph", "Sentence", "Sample", "SourceGraph", "Report")
 """Values that the library gives: nobody calls these with arguments of their own."""
 
 INNER = ("RelationConv.collect", "RelationConv.message", "RelationConv.propagate")

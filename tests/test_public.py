@@ -16,8 +16,8 @@ NAMES = [
     "Labeler", "Labels", "NodeType", "PathEdges", "PersonalizedPageRank", "RandomWalk", "RelationAttention",
     "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer", "RelationTables",
     "RelationTransformer", "Segments", "ShortestPath", "SiblingDistance", "SinusoidalPositions", "SumLabels",
-    "TreeRelation", "UpDown", "VirtualNode", "Window", "edge_attention", "functional", "labelers", "labels",
-    "nn", "record_attention", "relation_attention", "relation_attention_with_aux", "score", "which_impl",
+    "TreeRelation", "UpDown", "VirtualNode", "WeightedLabels", "Window", "edge_attention", "functional", "labelers",
+    "labels", "nn", "record_attention", "relation_attention", "relation_attention_with_aux", "score", "which_impl",
 ]  # fmt: skip
 
 

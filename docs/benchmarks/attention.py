@@ -5,6 +5,7 @@
     python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
     python docs/benchmarks/attention.py function # labels by function against the same ids written out
     python docs/benchmarks/attention.py scores   # other scores and maps of values against the dot product
+    python docs/benchmarks/attention.py pairs    # a learned bias for every pair, time and peak extra memory
 
 ``--impl`` names the implementations; ``None`` lets relgraph choose, which is the default for users.
 
@@ -164,6 +165,31 @@ def scores(arguments: argparse.Namespace) -> Rows:
     return found
 
 
+PAIRS = 16, 8, 512, 32
+"""Batch, heads, length and head size of triangle attention, where the rows of a pair tensor are the batch."""
+
+
+def with_biases(impl: str | None, scale: int = 1) -> tuple[Callable[[], Tensor], Tensor]:
+    """Attention with a learned bias of every pair, which the batch shares, and a gradient; of torch for sdpa."""
+    batch, heads, length, size = PAIRS
+    length //= scale
+    q, k, v = leaves(batch, heads, length, size)
+    biases = torch.randn(1, heads, length, length, requires_grad=True)
+    if impl == "sdpa":
+        return lambda: scaled_dot_product_attention(q, k, v, attn_mask=biases), torch.ones_like(q)
+    return lambda: rg.relation_attention(q, k, v, None, attn_mask=biases, impl=impl), torch.ones_like(q)
+
+
+def pairs(arguments: argparse.Namespace) -> Rows:
+    """A learned bias of every pair: time, and peak memory above the inputs in a fresh process."""
+    made = {impl: with_biases(named(impl))[0] for impl in ("sdpa", *arguments.impl)}
+    rows = report(rounds(made, arguments.rounds))
+    for row, impl in zip(rows, made, strict=True):
+        kind, more = ("pairs of sdpa", ()) if impl == "sdpa" else ("pairs", ("--impl", impl))
+        row["peak MiB"] = fresh_peak("docs.benchmarks.attention", "peak", "--kind", kind, *more)
+    return rows
+
+
 def memory(arguments: argparse.Namespace) -> Rows:
     """Peak memory above the inputs, forward and backward: the median of five fresh processes."""
     rows: Rows = []
@@ -180,7 +206,14 @@ def memory(arguments: argparse.Namespace) -> Rows:
 
 def peak(arguments: argparse.Namespace) -> None:
     """Print the peak extra MiB of one forward and backward."""
-    length = arguments.length
+    length, impl = arguments.length, named(arguments.impl[0])
+    if arguments.kind.startswith("pairs"):
+        impl = "sdpa" if arguments.kind == "pairs of sdpa" else impl
+        call, grad = with_biases(impl, 8)
+        call().backward(grad)
+        call, grad = with_biases(impl)
+        print(round(peak_mib(lambda: call().backward(grad)), 1))
+        return
     q, k, v = leaves(1, 8, length, 64)
     if arguments.kind == "distance":
         labels = rg.ClippedDistance(CLIP)(length)
@@ -189,7 +222,7 @@ def peak(arguments: argparse.Namespace) -> None:
     else:
         labels = rg.DenseLabels(torch.randint(0, LABELS, (length, length), dtype=torch.int8), LABELS)
     tables = [torch.randn(labels.num_labels, 64, requires_grad=True) for _ in range(2)]
-    tiny, impl = slice(0, 8), named(arguments.impl[0])
+    tiny = slice(0, 8)
     rg.relation_attention(q[:, :, tiny], k[:, :, tiny], v[:, :, tiny], None, impl=impl).sum().backward()
     for x in (q, k, v):
         x.grad = None
@@ -197,7 +230,9 @@ def peak(arguments: argparse.Namespace) -> None:
     print(round(peak_mib(lambda: rg.relation_attention(q, k, v, labels, *tables, impl=impl).backward(grad)), 1))
 
 
-MEASURES = {"table": table, "memory": memory, "decode": decode, "function": function, "scores": scores}
+MEASURES = {
+    "table": table, "memory": memory, "decode": decode, "function": function, "scores": scores, "pairs": pairs,
+}  # fmt: skip
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -209,7 +244,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--length", type=int, default=2048, help="peak and scores: number of tokens")
     parser.add_argument("--cache", type=int, default=4096, help="decode: tokens in the cache")
     parser.add_argument(
-        "--kind", choices=["distance", "written", "function"], default="distance", help="peak: kind of labels"
+        "--kind",
+        choices=["distance", "written", "function", "pairs", "pairs of sdpa"],
+        default="distance",
+        help="peak: kind of labels, or biases of pairs",
     )
     command(parser, {**MEASURES, "peak": peak}, given)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, scaled_dot_product_attention
-from torch_geometric.nn import TransformerConv
+from torch_geometric.nn import RGATConv, RGCNConv, TransformerConv
 
 import relgraph as rg
 from docs.benchmarks.about import publish
@@ -108,6 +108,24 @@ def graphs(quick: bool) -> Iterator[Case]:
         yield Case(f"{name}, new in each call", "TransformerConv", again, peer, forward=False)
 
 
+def kinship(quick: bool) -> Iterator[Case]:
+    """Full maps on a batch of chains, whose links have one of many relations each way."""
+    relations, width, chains = (40, 64, 64) if not quick else (3, 8, 2)
+    sizes = torch.randint(8, 13, (chains,))
+    last = torch.zeros(int(sizes.sum()), dtype=torch.bool).index_fill(0, sizes.cumsum(0) - 1, True)
+    first = (~last).nonzero()[:, 0]
+    index = torch.cat([torch.stack([first, first + 1]), torch.stack([first + 1, first])], 1)
+    types, x = torch.randint(relations, index.shape[1:]), torch.randn(len(last), width, requires_grad=True)
+    convert = rg.pyg.RelationConv
+    for theirs, ours in (
+        (RGATConv(width, width, relations), convert.from_rgat_conv),
+        (RGCNConv(width, width, relations), convert.from_rgcn_conv),
+    ):
+        call = lambda conv: conv(x, index.clone(), types.clone())  # noqa: E731
+        name = f"RelationConv, full maps, {chains} chains of kinship, {relations} relations, new in each call"
+        yield Case(name, type(theirs).__name__, partial(call, ours(theirs)), partial(call, theirs), forward=False)
+
+
 def molecules(quick: bool) -> Iterator[Case]:
     """An encoder of molecules: packed with a label for each pair, against a padded batch without labels."""
     count, width, depth = (256, 256, 6) if not quick else (3, 16, 1)
@@ -178,7 +196,7 @@ def main(given: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows: Rows = []
-    for make in (functions, layers, decoding, graphs, molecules):
+    for make in (functions, layers, decoding, graphs, kinship, molecules):
         for case in make(options.quick):
             if re.search(options.only, case.name):
                 rows.append(measured(case, options.rounds))

@@ -14,6 +14,7 @@ from relgraph.call.call import AttentionAux as AttentionAux
 from relgraph.call.call import Call as Call
 from relgraph.call.call import Drawn as Drawn
 from relgraph.call.call import EdgeVectors as EdgeVectors
+from relgraph.call.call import Gates as Gates
 from relgraph.call.call import Tables as Tables
 from relgraph.call.call import ValueMap as ValueMap
 from relgraph.call.call import accumulation_dtype as accumulation_dtype

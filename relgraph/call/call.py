@@ -22,7 +22,8 @@ class Tables(NamedTuple):
     """The learned vectors of one part of the labels; each may be missing.
 
     A table is ``[R, D]``, ``[H, R, D]`` or, with a batch axis, ``[B, 1 or H, R, D]``; biases have no axis D. ``rows``
-    ``[B, H, N_q, R]`` are scores for each query and label, given in place of a key table.
+    ``[B, H, N_q, R]`` are scores for each query and label, given in place of a key table. ``weights`` are those of
+    weighted labels, ``[B or 1, N_q, N_k, M]`` or ``[E, M]``; they are no table.
     """
 
     key: Tensor | None = None
@@ -30,6 +31,7 @@ class Tables(NamedTuple):
     query: Tensor | None = None
     bias: Tensor | None = None
     rows: Tensor | None = None
+    weights: Tensor | None = None
 
     @property
     def batched(self) -> tuple[str, ...]:
@@ -66,6 +68,16 @@ class ValueMap(NamedTuple):
 
     coefficients: Tensor | None
     bases: Tensor
+
+
+class Gates(NamedTuple):
+    """A vector for each label by which it multiplies keys or values; a pair without a label has ones.
+
+    key ``[R, D]`` or ``[H, R, D]``; value ``[R, D_v]`` or ``[H, R, D_v]``; each may be missing.
+    """
+
+    key: Tensor | None
+    value: Tensor | None
 
 
 class Drawn(NamedTuple):
@@ -114,6 +126,15 @@ class Call:
     dropout_origin: tuple[int, int, int, int] = (0, 0, 0, 0)
     dropout_seed: Tensor | None = None
     drawn: Hashes | None = None
+    gates: Gates | None = None
+
+    @property
+    def weighted(self) -> bool:
+        """Whether some part has weighted labels."""
+        for part in self.plan.parts:  # noqa: SIM110 - a generator costs a call of Python per part
+            if part.weighted is not None:
+                return True
+        return False
 
     def map(self, change: Callable[[Operand, Tensor], Tensor | None]) -> Self:
         """The same call with ``change(operand, tensor)`` in the place of each tensor of its operands."""
@@ -207,9 +228,9 @@ class AttentionAux(NamedTuple):
         label_mass: α summed over the keys with each label, ``[B, H, N_q, R]``; packed ``[T_q, H, R]``. For a sum of
             labels, a tuple of one tensor per part. A row sums to 1 minus the attention on pairs without a label. Layers
             and :func:`~relgraph.record_attention` give ``[H, T_q, R]`` when packed, ``[H, N_q, R]`` without a batch.
-        lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
-            sees nothing; it is NaN, like the output, on a row with a score of NaN or +inf. A score of -inf hides its
-            pair, as a mask does.
+        lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. A sink is one more score.
+            It is -inf on a row that sees nothing, without a sink; it is NaN, like the output, on a row with a score of
+            NaN or +inf. A score of -inf hides its pair, as a mask does.
 
     Source: Dao 2023 (FlashAttention-2) for ``lse``.
 

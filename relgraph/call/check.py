@@ -11,7 +11,7 @@ from relgraph.arguments import check
 from relgraph.arguments.check import FLOATING_DTYPES, PLAIN
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.arguments.sharding import check_context, check_local
-from relgraph.call.call import Call, EdgeVectors, Tables, ValueMap
+from relgraph.call.call import Call, EdgeVectors, Gates, Tables, ValueMap
 from relgraph.call.fold import with_query_biases
 from relgraph.call.offset import offset_of, sees_all_keys
 from relgraph.call.operands import BY_NAME, FREE_MAPS, Given, Operand, map_given, weight_of
@@ -69,9 +69,14 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
     maps, mask = given.get("value_map"), given.get("attn_mask")
     maps = None if maps is None else _check_value_map(maps, known, plan)
     mask = None if mask is None else _check_mask(mask, known)
+    gates = None
+    if given.get("key_gate") is not None or given.get("value_gate") is not None:
+        gates = _check_gates(given, known, plan, score)
     edge = None
     if given.get("edge_attr") is not None or given.get("edge_key") is not None or given.get("edge_value") is not None:
         edge = _check_vectors(given, known, labels)
+    if given.get("sink") is not None:
+        _check_operand(BY_NAME["sink"], given["sink"], known)
     is_causal = given.get("is_causal", False)
     if is_causal is not False:
         check.boolean("is_causal", is_causal)
@@ -103,6 +108,7 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
     return Call(
         query, key, value, plan, tables, scale, mask, is_causal and not sees_all_keys(offset, plan), offset, dropout_p,
         None, need_weights, need_mass, score, maps, edge, origin if seed is not None else (0, 0, 0, 0), seed,
+        gates=gates,
     )  # fmt: skip
 
 
@@ -196,6 +202,7 @@ def labels_from_ids(ids: Tensor, given: Given) -> Labels:
     for operand in _TABLES:
         table, axis = given.get(operand.name), operand.forms[0].index("R") - len(operand.forms[0])
         if isinstance(table, Tensor) and check.tensor(operand.name, table).dim() >= -axis:
+            ids = ids.to(torch.int16) if ids.dtype == torch.uint8 else ids  # kernels read signed ones
             return DenseLabels._trusted(ids, table.shape[axis])
     raise ValueError("labels given as a Tensor need a table, whose rows give R, got none: build DenseLabels")
 
@@ -268,6 +275,9 @@ def _check_tables(given: Given, known: _Known, plan: LabelPlan, labels: Labels |
             if operand is _ROWS and known.layout is not BATCHED:
                 table = table.transpose(0, 1)[None]
             by_part[index][operand.place[1]] = table
+    for tables, part in zip(by_part, () if labels is None else labels._summands, strict=False):
+        if part._weights is not None:
+            tables["weights"] = part._weights
     return (Tables(**by_part[0]),) if len(by_part) == 1 else tuple([Tables(**tables) for tables in by_part])
 
 
@@ -275,10 +285,12 @@ def check_read(call: Call, given: Given) -> None:
     """Raise ValueError for labels that change nothing: nothing looks their ids up, and they let all pairs attend."""
     for part in call.tables:
         for table in part:
-            if table is not None:
+            if table is not None and table is not part.weights:
                 return
     labels, plan = given["labels"], call.plan
     if not plan.total_labels or call.value_map is not None or call.edge is not None or call.need_mass:
+        return
+    if call.gates is not None:
         return
     if call.score.by_label or plan.k_ptr is not None or not all(part.complete for part in plan.parts):
         return
@@ -287,8 +299,8 @@ def check_read(call: Call, given: Given) -> None:
     if not labels._carries_no_ids():
         raise ValueError(
             "labels must be read by a key_table, value_table, query_table or bias_table, by row_scores, value_map, "
-            f"score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing reads: pass "
-            "labels=None for plain attention"
+            f"key_gate, value_gate, score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing "
+            "reads: pass labels=None for plain attention"
         )
 
 
@@ -329,8 +341,23 @@ def _check_value_map(given: Any, known: _Known, plan: LabelPlan) -> ValueMap:
     return maps
 
 
+def _check_gates(given: Given, known: _Known, plan: LabelPlan, score: Compatibility) -> Gates:
+    """The checked gates of keys and values."""
+    found = {name: given.get(name) for name in ("key_gate", "value_gate")}
+    if found["key_gate"] is not None and score.replaces_dot:
+        raise ValueError(f"key_gate must be None with score={type(score).__name__}: it is for dot products")
+    if found["value_gate"] is not None and given.get("value_map") is not None:
+        raise ValueError("value_gate must be None with a value_map, whose matrices can hold it on their diagonal")
+    for name, gate in found.items():
+        if gate is not None:
+            _check_one_label(name, plan)
+            known.sizes["R"] = plan.num_labels[0]
+            _check_operand(BY_NAME[name], gate, known)
+    return Gates(*found.values())
+
+
 def _check_one_label(what: str, plan: LabelPlan) -> None:
-    """Raise unless every pair carries one label at most: a map is for one label."""
+    """Raise unless every pair carries one label at most: a map or a gate is for one label."""
     part = plan.parts[0]
     if plan.total_labels == 0:
         raise ValueError(f"{what} needs labels, got None: no pair carries a label to look up")
@@ -338,6 +365,8 @@ def _check_one_label(what: str, plan: LabelPlan) -> None:
         raise NotImplementedError(f"{what} needs one label per pair, got a sum of {len(plan.parts)} labels")
     if part.csr is not None and part.csr.parallel and not part.edges_only:
         raise NotImplementedError(f"{what} needs one label per pair, got edges with duplicates='sum'")
+    if part.weighted is not None:
+        raise NotImplementedError(f"{what} needs one label per pair, got weighted labels")
 
 
 def _check_mask(mask: Any, known: _Known) -> Tensor:

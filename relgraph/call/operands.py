@@ -44,6 +44,9 @@ class Options(TypedDict, total=False):
     edge_attr: Tensor | None
     edge_key: Tensor | None
     edge_value: Tensor | None
+    sink: Tensor | None
+    key_gate: Tensor | None
+    value_gate: Tensor | None
     impl: str | None
 
 
@@ -103,7 +106,8 @@ class Operand(NamedTuple):
 
     def axis(self, x: Tensor, axis: str, *, packed: bool = False) -> int | None:
         """Where a tensor has the axis of this name, counted from the end; None if it lacks it."""
-        form = (self.packed if packed else self.forms)[-1]
+        forms = self.packed if packed else self.forms
+        form = next((form for form in reversed(forms) if len(form) == x.dim()), forms[-1])
         at = form.index(axis) - len(form) if axis in form else 0
         return at if at and x.dim() >= -at else None
 
@@ -138,6 +142,7 @@ OPERANDS = (
     _row("query_table", _TABLE, "tables.query", per_part=True),
     _row("bias_table", _TABLE.replace(" D", ""), "tables.bias", per_part=True),
     _row("row_scores", "B H N_q R", "tables.rows", by_rows=True, per_part=True, any_dtype=True),
+    _row("labels.weights", "E M | B N_q N_k M", "tables.weights", per_part=True, any_dtype=True),
     _row("attn_mask", "B H N_q N_k", "mask", any_dtype=True),
     _row("content_bias", "H D"),
     _row("position_bias", "H D"),
@@ -146,6 +151,9 @@ OPERANDS = (
     _row("edge_attr", "E F", "edge.attr", any_dtype=True),
     _row("edge_key", "D F | H D F", "edge.key", any_dtype=True),
     _row("edge_value", "D_v F | H D_v F", "edge.value", any_dtype=True),
+    _row("sink", "H", any_dtype=True),
+    _row("key_gate", "R D | H R D", "gates.key"),
+    _row("value_gate", "R D_v | H R D_v", "gates.value"),
 )
 """All tensors of a call.
 

@@ -117,6 +117,11 @@ class _Split:
             raise NotImplementedError(
                 "edge_attr cannot be split by batch with edges of which each batch row has its own: split by heads"
             )
+        if isinstance(labels, Labels) and labels._weighted:
+            raise NotImplementedError(
+                "labels must not be weighted for DTensors, as each process would find a part of the gradients of their "
+                "weights: pass query, key and value as whole tensors"
+            )
         rows = self._range(_BATCH, self.batch)
         labels = self.part(labels) if isinstance(labels, DTensor) else labels
         if isinstance(labels, Tensor) and labels.dim() == 3 and labels.shape[0] == self.batch:

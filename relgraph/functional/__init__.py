@@ -5,6 +5,7 @@ In the order in which a call meets them:
 - ``attention``: ``relation_attention``; ``relation_attention_with_aux`` also returns an ``AttentionAux``.
 - ``edges``: ``edge_attention``, which adds edge vectors and returns a weight per edge.
 - ``region``: the hook by which several processes answer a call together.
+- ``sink``: a score per head that joins the softmax; it changes the answer of an implementation.
 - ``choice``: ``which_impl`` returns an ``ImplChoice``: which implementation a call takes and why.
 - ``merge``: joins attention over disjoint key sets.
 """

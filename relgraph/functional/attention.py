@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.call import Answer, AttentionAux, Call, Given, LabelsLike, Options, Table, check_call, check_read
+from relgraph.call import Answer, AttentionAux, Call, LabelsLike, Options, Table, check_call, check_read
 from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.region import hook_for
+from relgraph.functional.sink import with_sink
 from relgraph.impl import IMPLEMENTATIONS, prepared
 from relgraph.impl.rule import choose
 
@@ -79,11 +80,17 @@ def relation_attention(
         value_map: a linear map for each label, so that z_i = Σ_j α_ij (W[l_ij] v_j + a^V[l_ij]): W ``[R, D_v, D_v]`` or
             ``[H, R, D_v, D_v]``; or ``(coefficients, bases)``, ``[R, K]`` and ``[K, D_v, D_v]`` (each may have the
             heads first), for W[r] = Σ_k coefficients[r, k] · bases[k]. A pair without a label keeps v_j.
+        key_gate: g^K, ``[R, D]`` or ``[H, R, D]``: a pair uses g^K[l_ij] ⊙ k_j + a^K[l_ij] as its key, and without a
+            label k_j. The query table still multiplies k_j. For dot products.
+        value_gate: g^V, ``[R, D_v]`` or ``[H, R, D_v]``: a pair uses g^V[l_ij] ⊙ v_j + a^V[l_ij] as its value. It
+            excludes ``value_map``; gates, like maps, are for labels of one part.
         edge_attr: x, ``[E, F]``, floating: a vector for each edge of :class:`~relgraph.EdgeLabels`, in their order. If
             the labels have a default, all pairs attend and the listed pairs carry a vector too. Each vector costs F
             numbers per head.
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``: a listed pair uses k_j + a^K[l_ij] + W_k x_ij as its key.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``: a listed pair uses v_j + a^V[l_ij] + W_v x_ij as its value.
+        sink: ``[H]``, floating: a score that joins the softmax of each row and carries no value, so that the weights of
+            a row sum to less than 1: α_ij = exp(e_ij) / (exp(sink_h) + Σ_j exp(e_ij)).
         impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` (listed pairs only), ``"native"`` (kernels
             compiled for this CPU), ``"triton"`` (fused GPU kernels), or None to let the library choose:
             :func:`~relgraph.which_impl` shows its choice.
@@ -180,14 +187,19 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
         return output, aux if need_lse else aux._replace(lse=None)
     if need_lse is not False:
         check.boolean("need_lse", need_lse)
-    form = prepared.form_of(given)
+    form, sink = prepared.form_of(given), given.get("sink")
     answer = None if form is None else prepared.answer(form, given)
-    if answer is not None:
-        return answer.output, aux_of(answer, given["query"].dim() == 3, need_lse=need_lse)
-    call = check_call(given)
-    check_read(call, given)
-    answer, packed = answer_to(call, given.get("impl"), given, form), given["query"].dim() == 3
-    return to_caller(answer, call.query, packed), aux_of(answer, packed, need_lse=need_lse)
+    if answer is None:
+        call = check_call(given)
+        check_read(call, given)
+        name = choose(call, given.get("impl"))
+        answer = None if form is None else prepared.first_answer(form, given, call, name)
+        if answer is None:
+            packed = given["query"].dim() == 3
+            answer = with_sink(answer_to(call, name), sink)
+            return to_caller(answer, call.query, packed), aux_of(answer, packed, need_lse=need_lse)
+    answer = with_sink(answer, sink)
+    return answer.output, aux_of(answer, given["query"].dim() == 3, need_lse=need_lse)
 
 
 _NOTHING = AttentionAux()
@@ -206,14 +218,8 @@ def aux_of(answer: Answer, packed: bool, *, need_lse: bool) -> AttentionAux:
     return AttentionAux(weights, single, lse)
 
 
-def answer_to(call: Call, impl: str | None, given: Given | None = None, form: Any = None) -> Answer:
-    """The answer of the implementation that the caller named, or of the one that the rule chooses.
-
-    With the form of the call, the next one of this form finds it prepared.
-    """
-    name = choose(call, impl)
-    if given is not None and form is not None:
-        prepared.remember(form, given, call, name)
+def answer_to(call: Call, name: str) -> Answer:
+    """The answer of the implementation of this name."""
     device = call.query.device.type
     if check.autocast_dtype(device) is None:
         return IMPLEMENTATIONS[name](call)

@@ -99,6 +99,7 @@ def choice_of(given: dict[str, Any]) -> ImplChoice:
     """The answer of :func:`~relgraph.which_impl` for arguments by name; a missing one has its default."""
     call, impl = check_call(given), given.get("impl")
     taken = choose(call, impl)
+    # before refusals, which compile kernels, by which the rule would then choose otherwise
+    why = rule_for(call).when.format(size=size_in_words(call)) if impl is None else "asked for by name"
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}
-    reason = rule_for(call).when.format(size=size_in_words(call)) if impl is None else "asked for by name"
-    return ImplChoice(taken, reason, refused, notes(call))
+    return ImplChoice(taken, why, refused, notes(call))

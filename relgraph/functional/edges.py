@@ -12,10 +12,11 @@ from relgraph.call import Given, Options, Table, check_call
 from relgraph.call.operands import check_options, takes_options
 from relgraph.functional.attention import to_caller
 from relgraph.functional.region import active
+from relgraph.functional.sink import share_of_keys, with_sink
 from relgraph.impl import IMPLEMENTATIONS, prepared
 from relgraph.impl.eager.edges import attend_edges
 from relgraph.impl.rule import choose
-from relgraph.labels import EdgeLabels
+from relgraph.labels import EdgeLabels, WeightedLabels
 
 
 @takes_options("attn_mask", "is_causal", "q_offset")
@@ -23,7 +24,7 @@ def edge_attention(  # noqa: D417
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    labels: EdgeLabels,
+    labels: EdgeLabels | WeightedLabels,
     key_table: Table = None,
     value_table: Table = None,
     query_table: Table = None,
@@ -52,6 +53,7 @@ def edge_attention(  # noqa: D417
         key: ``[N_k, H_kv, D]``, dtype and device of ``query``: the sources.
         value: ``[N_k, H_kv, D_v]``, dtype and device of ``query``.
         labels: the edges, :class:`~relgraph.EdgeLabels` with ``default=None`` and no batch axis; label -1 adds nothing.
+            Or :meth:`~relgraph.WeightedLabels.over_edges`, several labels for each edge.
         key_table: this and all further arguments as in :func:`~relgraph.relation_attention`.
         row_scores: ``[N_q, H, R]``.
         edge_attr: x, ``[E, F]``, floating: a vector for each edge in the order of ``labels.edge_index``.
@@ -66,7 +68,7 @@ def edge_attention(  # noqa: D417
         ``labels.edge_index``.
 
     Raises:
-        TypeError: labels that are not EdgeLabels, or another argument of the wrong kind.
+        TypeError: labels that are neither EdgeLabels nor weighted labels, or another argument of the wrong kind.
         ValueError: labels with a default or a batch axis; shapes, dtypes or devices that do not fit; ``edge_attr``
             without a map or a map without ``edge_attr``; an unknown ``impl``.
         NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support; ``torch.func`` transforms
@@ -80,11 +82,12 @@ def edge_attention(  # noqa: D417
         (torch.Size([3, 2, 4]), [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     """
     check_options("edge_attention", options, "attn_mask", "is_causal", "q_offset")
-    if not isinstance(labels, EdgeLabels):
+    if not isinstance(labels, (EdgeLabels, WeightedLabels)):
         recipe = "Tensor: make rg.EdgeLabels(edge_index, ids, num_labels, q_len=...) of it"
         got = recipe if isinstance(labels, Tensor) else in_place_of_labels(labels)
         raise TypeError(f"labels must be EdgeLabels, got {got}")
-    if labels.default is not None or labels.batch is not None:
+    edges = labels.pairs if isinstance(labels, WeightedLabels) else labels
+    if not isinstance(edges, EdgeLabels) or edges.default is not None or edges.batch is not None:
         raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
     given = {"query": query, "key": key, "value": value, "labels": labels, **options}
     given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}
@@ -98,10 +101,10 @@ def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[T
             "edge_attention attends to the nodes that this process holds, not to those of the others: within "
             "context_parallel use relation_attention with EdgeLabels of the whole graph"
         )
-    form = prepared.form_of(given, nodes=True) if need_weights is False else None
+    form, sink = prepared.form_of(given, nodes=True) if need_weights is False else None, given.get("sink")
     answer = None if form is None else prepared.answer(form, given)
     if answer is not None:
-        return answer.output
+        return with_sink(answer, sink).output
     call, impl = check_call(given, nodes=True), given.get("impl")
     if impl is not None:
         check.choice("impl", impl, ("edges", "native", "triton"))
@@ -110,15 +113,17 @@ def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[T
             raise NotImplementedError(f"impl={impl!r} does not support need_weights here; use impl='edges'")
         impl = "edges"
     name = choose(call, impl)
-    ready = None if form is None else prepared.remember(form, given, call, name)
-    if ready is not None:
-        return ready.answer(given, call.plan).output
+    answer = None if form is None else prepared.first_answer(form, given, call, name)
+    if answer is not None:
+        return with_sink(answer, sink).output
     if name != "edges":
-        return to_caller(IMPLEMENTATIONS[name](call), call.query, packed=True)
+        return to_caller(with_sink(IMPLEMENTATIONS[name](call), sink), call.query, packed=True)
     answer, weights = attend_edges(call)
-    output = to_caller(answer, call.query, packed=True)
+    output = to_caller(with_sink(answer, sink), call.query, packed=True)
     if not need_weights:
         return output
     csr = call.plan.parts[0].csr
     assert csr is not None
+    if sink is not None:
+        weights = weights * share_of_keys(answer.lse, sink)[0].index_select(1, csr.row)
     return output, weights.new_empty(weights.shape[::-1]).index_copy(0, csr.order, weights.T).to(output.dtype)

@@ -109,6 +109,26 @@ def added_to_pairs(problem: Problem) -> Tensor | None:
     return None if added is None else added.contiguous()
 
 
+def gradient_of_mask(problem: Problem, of_pairs: Tensor) -> Tensor:
+    """The gradient of the mask from that of every pair, ``[L, P]``; pairs that share a number are added in order."""
+    csr, mask = problem.plan.parts[0].csr, problem.mask
+    assert csr is not None and mask is not None
+    batch, heads, queries, keys = mask.shape
+    row, query, key = listed_pairs(problem.plan, csr)
+    place = query * keys * (queries > 1) + key * (keys > 1)
+    total = of_pairs.unflatten(0, (-1, problem.query.shape[1]))  # [B or 1, H, P]
+    if heads == 1:
+        total = total.sum(1, keepdim=True)
+    rows = 1
+    if csr.batch != 1:
+        place, rows = place + row * queries * keys * (batch > 1), batch
+    elif batch == 1:
+        total = total.sum(0, keepdim=True)
+    made = total.new_zeros(*total.shape[:2], rows * queries * keys).scatter_add_(2, place.expand_as(total), total)
+    made = made.unflatten(2, (rows, queries, keys))
+    return (made[0].transpose(0, 1) if csr.batch != 1 else made[:, :, 0]).to(mask.dtype)
+
+
 def given_factor(problem: Problem) -> Tensor | None:
     """The factor of a given dropout mask on the weight of every pair, ``[L or 1, P]``; None without one."""
     if problem.keep is None:

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from relgraph.arguments.sharding import check_context
 from relgraph.call import Answer, Call, Given
 from relgraph.impl.native import build, problem
-from relgraph.impl.native.prepared import Prepared, prepare
+from relgraph.impl.native.prepared import prepare
 from relgraph.labels import DistanceLabels
 from relgraph.labels.memory import Memory, plain_code
 from relgraph.labels.naming import KINDS
@@ -103,8 +103,15 @@ def answer(form: tuple[Any, ...], given: Given) -> Answer | None:
     return None if ready is None else ready.answer(given, plan)
 
 
-def remember(form: tuple[Any, ...], given: Given, call: Call, impl: str) -> Prepared | None:
-    """What was worked out for a call, kept if the next one of this form can use it."""
+def first_answer(form: tuple[Any, ...], given: Given, call: Call, impl: str) -> Answer | None:
+    """The answer by what is worked out for a call and kept for the next ones; None if it cannot be prepared.
+
+    The first call is answered as the next ones are, so that what it saves for backward has their layout: checkpointing
+    computes it again and compares.
+    """
     step = form[0] is not None
-    ready = prepare(call, given, step=step) if impl == "native" else None
-    return None if ready is None else (_steps if step else memo_of(call.plan)).once(form, lambda: ready)
+    ready: Any = prepare(call, given, step=step) if impl == "native" else None
+    if ready is None:
+        return None
+    ready = (_steps if step else memo_of(call.plan)).once(form, lambda: ready)
+    return ready.answer_step(given) if step else ready.answer(given, call.plan)

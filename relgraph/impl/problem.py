@@ -34,6 +34,8 @@ class Problem:
         label_queries: a^Q, whose product with the key is added to q·k, ``[R, D]`` or ``[H, R, D]``, or None.
         label_biases: b, which it adds to the score, ``[R]`` or ``[H, R]``, or None. Compiled kernels over all pairs
             take it in the place of B, with a number for each column.
+        key_gates: g^K, which a pair's label multiplies its key by, ``[R, D]`` or ``[H, R, D]``, or None.
+        value_gates: g^V, which it multiplies its value by, ``[R, D_v]`` or ``[H, R, D_v]``, or None.
         value_maps: W, which maps the value for each label, ``[R, D_v, D_v]`` or ``[H, R, D_v, D_v]``, or None.
         score_maps: W of a bilinear score, ``[R, D, D]`` or ``[H, R, D, D]``, or None.
         score_weights: w of an additive score, ``[D]`` or ``[H, D]``, or None; its activation is ``score``, and
@@ -42,6 +44,7 @@ class Problem:
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
         seed: integer tensor of one number, or of five, see ``origin``.
+        label_weights: the weights of the part with weighted labels, ``[B or 1, N_q, N_k, M]``, or None.
         plan: the labels.
         causal: query i sees keys j <= i + causal; None: all keys.
         scale: factor on q·k.
@@ -53,6 +56,7 @@ class Problem:
         vectors_in_score: whether a key is k_j followed by the pair's vector.
         vectors_in_value: whether a value is v_j followed by the pair's vector, so that the output is wider by F.
         vectors_gradient: whether to return the gradient of the vectors.
+        weights_gradient: whether to return the gradient of the weights of labels.
         score: a named function of finished scores, an activation, or None.
         plan_key: the plan as the op received it, under which ``memo`` is kept, or where it is; None to keep nothing.
         drawn: the hashes from which dropout draws, after ``chunked`` has made them from ``seed``; else None.
@@ -67,6 +71,8 @@ class Problem:
     label_values: Tensor | None
     label_queries: Tensor | None
     label_biases: Tensor | None
+    key_gates: Tensor | None
+    value_gates: Tensor | None
     value_maps: Tensor | None
     score_maps: Tensor | None
     score_weights: Tensor | None
@@ -74,6 +80,7 @@ class Problem:
     mask: Tensor | None
     keep: Tensor | None
     seed: Tensor | None
+    label_weights: Tensor | None
     plan: LabelPlan
     causal: int | Tensor | None
     scale: float
@@ -85,6 +92,7 @@ class Problem:
     vectors_in_score: bool
     vectors_in_value: bool
     vectors_gradient: bool
+    weights_gradient: bool
     score: Coded | None
     plan_key: tuple[Sequence[Tensor], Sequence[int]] | Memory | None
     drawn: Hashes | None = None

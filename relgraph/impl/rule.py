@@ -213,10 +213,15 @@ def _native(call: Call) -> str | None:
         return f"takes scores of relgraph.score and named activations, got a function of your own; {other}"
     if call.score.additive and any("key" in tables.batched for tables in call.tables):
         return f"has no key_table with a batch axis with score=Additive; {other}"
+    if not edges_only and call.gates is not None:
+        return f"has no key_gate or value_gate over all pairs; {other}"
+    weighted = [part for part in call.plan.parts if part.weighted is not None]
+    if weighted and (len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function):
+        return f"has weighted labels of one part over all pairs, without listed pairs or ids by function; {other}"
+    if weighted and (call.score.replaces_dot or call.value_map is not None):
+        return f"has weighted labels with dot products only; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
-    if call.mask is not None and _needs_gradient(call.mask):
-        return f"gives no gradient to attn_mask; {other}"
     if call.query.device.type not in ("cpu", "meta"):  # tensors on meta count as CPU tensors
         return f"needs CPU tensors, got {call.query.device.type}; {other}"
     why = build.missing()
@@ -232,11 +237,14 @@ def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
-    for name, given in (("value_map", call.value_map), ("edge_attr", call.edge)):
+    gates = ("key_gate or value_gate", call.gates)
+    for name, given in (("value_map", call.value_map), ("edge_attr", call.edge), gates):
         if given is not None:
             return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
     if rows.unknown_score(call):
         return f"has dot products, Softcap, LeakyReLU and no other score; use {others}"
+    if call.weighted:
+        return f"has one label per pair and no weighted labels; use {others}"
     off = limits.turned_off()
     if off is not None:
         return f"{off}; use {others}"

@@ -3,6 +3,7 @@
 - ``relgraph.interop.checkpoints``: reads checkpoints of other code into layers of relgraph; needs nothing else.
 - ``relgraph.interop.conllu``: dependency trees of treebanks; needs the extra ``relgraph[conllu]``.
 - ``relgraph.interop.networkx``: from and to networkx graphs; needs the extra ``relgraph[networkx]``.
+- ``relgraph.interop.pandas``: cells of relational tables, sampled around a row; needs the extra ``relgraph[pandas]``.
 - ``relgraph.interop.python``: Python source as a graph over its tokens; needs nothing else.
 - ``relgraph.interop.transformers``: lets relgraph compute the attention of models of Hugging Face that have learned
   tables; needs the extra ``relgraph[transformers]``.
@@ -21,7 +22,7 @@ from types import ModuleType
 
 from relgraph.arguments.public import lists_public
 
-MODULES = ("checkpoints", "conllu", "networkx", "python", "transformers")
+MODULES = ("checkpoints", "conllu", "networkx", "pandas", "python", "transformers")
 
 __all__ = list(MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -13,7 +13,8 @@ graph, a graph or tree labeler with a :class:`~relgraph.Graph`, and :class:`~rel
   ``ReleasedGRPE``, ``shortest_path_lengths``.
 - Trees: ``TreeRelation``, ``UpDown``, ``AncestorDistance``, ``SiblingDistance``, ``StructuralPosition``,
   ``dependency_relations`` with ``UD_RELATIONS``.
-- Code and databases: ``CodeRelations`` with ``GREAT_TYPES``, ``SchemaRelations`` of a ``Schema``.
+- Code and databases: ``CodeRelations`` with ``GREAT_TYPES``, ``SchemaRelations`` of a ``Schema``, ``CellRelations`` of
+  ``Cells``.
 - Whole paths as labels: ``ShortestPathTypes`` and ``TreePaths`` give ``PathLabels``; ``unique_paths`` numbers paths.
 - Results of the operators of :class:`~relgraph.Labeler`: ``Product``, ``Sum``, ``Priority``, ``Restriction`` and
   ``Dense``; ``product``, ``total``, ``first_of`` and ``restrict`` do the same to labels.
@@ -30,7 +31,7 @@ Files:
 
 - ``base``: the base class; ``algebra``: labelers composed of labelers.
 - ``sequence/``, ``graph/``, ``tree/``: the labelers of each kind of input.
-- ``code``, ``schema``: relations of programs and of database schemas.
+- ``code``, ``schema``, ``cells``: relations of programs, of database schemas and of a database's cells.
 - ``all_pairs``: from one id per pair to labels of all pairs.
 """
 
@@ -42,6 +43,8 @@ from relgraph.labelers.algebra import Restriction as Restriction
 from relgraph.labelers.algebra import Sum as Sum
 from relgraph.labelers.all_pairs import label_pairs as label_pairs
 from relgraph.labelers.base import Labeler as Labeler
+from relgraph.labelers.cells import CellRelations as CellRelations
+from relgraph.labelers.cells import Cells as Cells
 from relgraph.labelers.code import GREAT_TYPES as GREAT_TYPES
 from relgraph.labelers.code import CodeRelations as CodeRelations
 from relgraph.labelers.graph.degree import Degree as Degree

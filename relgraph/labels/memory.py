@@ -87,6 +87,11 @@ class _Entry(NamedTuple):
         return self.versions == versions
 
 
+def _version(x: Tensor) -> Any:
+    """How often a tensor was changed in place, and where it is: ``x.data = y`` is not counted."""
+    return (x._version, x.data_ptr()) if type(x) is Tensor and x.is_cpu and makes_plain() else x._version
+
+
 _entries = Memory(1024)  # plans point to theirs, which stay with them in any case
 
 
@@ -101,12 +106,12 @@ def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = 
     Returns:
         Without owners, or with tensors of inference mode, whose changes nobody counts, an empty one that nothing keeps.
     """
-    versions = []
+    versions: list[Any] = []
     for one in owners:
         is_tensor = isinstance(one, Tensor)
         if is_tensor and one.is_inference():
             return Memory(most)
-        versions.append(one._version if is_tensor else 0)
+        versions.append(_version(one) if is_tensor else 0)
     if not owners:
         return Memory(most)
     key = which, *map(id, owners)

@@ -20,11 +20,13 @@ from relgraph.impl import IMPLEMENTATIONS
 from relgraph.labels.memory import Memory
 from relgraph.nn import steps
 from relgraph.nn.cache import KVCache, restores_cache_on_error
+from relgraph.nn.gates import LabelGates, make_gates
 from relgraph.nn.inputs import Inputs, Names, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_between
 from relgraph.nn.masks import join_masks
 from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
 from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
+from relgraph.nn.rotary import RotaryPositions, check_rotary, label_scores, rotated_key, rotated_query
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_given, check_kinds
@@ -79,9 +81,17 @@ class RelationAttention(Projections):
         content_bias: whether to learn u, ``[H, D]``, which begins at zero and is added to queries in their product with
             keys, (q_i + u)·k_j: see :func:`~relgraph.relation_attention`.
         position_bias: the same for v in the product with the key table, (q_i + v)·a^K[l_ij].
+        sink: whether to learn a score per head, ``[H]``, which begins at zero, joins the softmax of each query and
+            carries no value: see :func:`~relgraph.relation_attention`.
         value_map: whether each label has a linear map of the values, z_i = Σ_j α_ij (W[l_ij] W_v x_j + a^V[l_ij]): True
             for a free map ``[D, D]`` per head and label; an int K for maps that combine K bases per head with K
             coefficients per label. Maps begin as the identity. Not for a sum of labels.
+        key_gate: whether each label has a vector g per head, ``[H, R, D]``, that multiplies the keys, q_i·(g[l_ij] ⊙
+            k_j + a^K[l_ij]), and begins at one. For dot products; not for a sum of labels.
+        value_gate: the same for values, Σ_j α_ij (g[l_ij] ⊙ v_j + a^V[l_ij]); excludes ``value_map``.
+        rotary: :class:`~relgraph.RotaryPositions`, which turn queries and keys by their positions; None for none. Row 0
+            of the keys is at position 0, and row 0 of the queries at ``q_offset``. Packed graphs count from their own
+            first row.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: device of the parameters.
         dtype: floating type of the parameters.
@@ -113,7 +123,10 @@ class RelationAttention(Projections):
     tables: Any  # RelationTables, or None without labels: Any spares users an assertion at each use
     content_bias: nn.Parameter | None
     position_bias: nn.Parameter | None
+    sink: nn.Parameter | None
     value_map: ValueMaps | None
+    gates: LabelGates | None
+    rotary: RotaryPositions | None
 
     def __init__(
         self,
@@ -133,7 +146,11 @@ class RelationAttention(Projections):
         score: Score | None = None,
         content_bias: bool = False,
         position_bias: bool = False,
+        sink: bool = False,
         value_map: bool | int = False,
+        key_gate: bool = False,
+        value_gate: bool = False,
+        rotary: RotaryPositions | None = None,
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -165,8 +182,12 @@ class RelationAttention(Projections):
             learned = check_query_bias(name, wanted, self.score, self.tables)
             zeros = nn.Parameter(torch.zeros(num_heads, self.head_dim, **factory)) if learned else None
             self.register_parameter(name, zeros)
+        learned = check.boolean("sink", sink)
+        self.sink = nn.Parameter(torch.zeros(num_heads, **factory)) if learned else None
         labels = None if self.tables is None else self.tables.num_labels
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
+        self.rotary = check_rotary(rotary, self.head_dim, self.score, self.tables)
+        self.gates = make_gates(key_gate, value_gate, labels, self.head_dim, self.num_heads, self, factory)
 
     @classmethod
     def from_plain(
@@ -204,11 +225,11 @@ class RelationAttention(Projections):
         """Initialize all parameters again, but not shared tables, or a score without ``reset_parameters``."""
         self.out_proj.reset_parameters()
         self._reset_projections()
-        for bias in (self.content_bias, self.position_bias):
-            if bias is not None:
-                nn.init.zeros_(bias)
+        for x in (self.content_bias, self.position_bias, self.sink):
+            if x is not None:
+                nn.init.zeros_(x)
         own = None if self.tables is None or self.tables.shared else self.tables
-        for part in (own, self.score, self.value_map):
+        for part in (own, self.score, self.value_map, self.gates):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
@@ -355,14 +376,21 @@ class RelationAttention(Projections):
         own: RelationTables | None = self.tables
         tables: dict[str, Any] = {} if own is None else own(given["bank_features"])
         query, key, value, mask = self._project(inputs, cache)
+        position_bias = self.position_bias
+        if self.rotary is not None:
+            table = tables.pop("key_table", None)
+            rows = label_scores(query, table, position_bias, self.scale, inputs.packed) if rows is None else rows
+            query, position_bias = rotated_query(self.rotary, query, inputs), None
         call = {
             "query": query, "key": key, "value": value, "labels": inputs.labels, **tables, "attn_mask": mask,
             "is_causal": is_causal, "q_offset": inputs.q_offset, "dropout_p": self.dropout if self.training else 0.0,
             "scale": self.scale, "enable_gqa": self.num_kv_heads != self.num_heads, "score": self.score,
-            "row_scores": rows, "content_bias": self.content_bias, "position_bias": self.position_bias,
-            "value_map": None if self.value_map is None else self.value_map(), "impl": self.impl,
+            "row_scores": rows, "content_bias": self.content_bias, "position_bias": position_bias,
+            "sink": self.sink, "value_map": None if self.value_map is None else self.value_map(), "impl": self.impl,
             "need_weights": given["need_weights"], "need_label_mass": given["need_label_mass"],
         }  # fmt: skip
+        if self.gates is not None:
+            call |= self.gates()
         return inputs, function(call)
 
     def _checked(
@@ -396,6 +424,8 @@ class RelationAttention(Projections):
     def _project(self, inputs: Inputs, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, all keys and all values split by heads, and one mask, for ``functional``."""
         q, k, v = self._project_new(inputs)
+        if self.rotary is not None and k is not None:
+            k = rotated_key(self.rotary, k, inputs, cache)
         padding = inputs.padding
         if cache is not None and k is not None and v is not None:
             k, v, padding = cache._append(k, v, padding)
@@ -427,7 +457,8 @@ class RelationAttention(Projections):
         if self.biased != BIASED:
             parts.append(f"bias={self.biased or False}")
         parts += ["tables=None"] * (self.tables is None)
-        parts += [f"{name}=True" for name in ("content_bias", "position_bias") if getattr(self, name) is not None]
+        learned = ("content_bias", "position_bias", "sink")
+        parts += [f"{name}=True" for name in learned if getattr(self, name) is not None]
         if self.score is not None and not isinstance(self.score, nn.Module):
             parts.append(f"score={getattr(self.score, '__name__', repr(self.score))}")
         if self.labeler is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -230,6 +231,7 @@ def rows_of(table: LabelTable, features: Any) -> Tensor:
     if type(table) is LabelTable and table.frozen is None and features is None:
         rows = table._parameters.get("rows")
         hooks = table._forward_hooks or table._forward_pre_hooks or table._backward_hooks or table._backward_pre_hooks
+        hooks = hooks or _has_any_global_hook()
         # tools that move weights when they are used put another ``forward`` on the module
         if type(rows) is nn.Parameter and not hooks and "forward" not in table.__dict__:
             return rows

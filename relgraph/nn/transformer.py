@@ -501,9 +501,9 @@ def _check_stack(name: str, stack: Any, kind: type[_Either], d_model: int, nhead
 def _draw(stacks: Sequence[nn.Module]) -> None:
     """Initialize stacks again: matrices Xavier-uniform, tables, biases of queries and maps as an attention does."""
     attentions = [part for stack in stacks for part in stack.modules() if isinstance(part, RelationAttention)]
-    parts = [part for module in attentions for part in (module.tables, module.score, module.value_map)]
+    parts = [part for module in attentions for part in (module.tables, module.score, module.value_map, module.gates)]
     others = {id(p) for part in parts if isinstance(part, nn.Module) for p in part.parameters()}
-    biases = [bias for module in attentions for bias in (module.content_bias, module.position_bias)]
+    biases = [x for module in attentions for x in (module.content_bias, module.position_bias, module.sink)]
     others |= {id(bias) for bias in biases}
     for stack in stacks:
         for parameter in stack.parameters():
@@ -515,5 +515,6 @@ def _draw(stacks: Sequence[nn.Module]) -> None:
     for module in attentions:
         if module.tables is not None and not module.tables.shared:
             module.tables.reset_parameters()
-        if module.value_map is not None:
-            module.value_map.reset_parameters()
+        for part in (module.value_map, module.gates):
+            if part is not None:
+                part.reset_parameters()

@@ -73,6 +73,10 @@ def make_value_maps(
     value_map: Any, num_labels: Any, dim: int, heads: int, factory: dict[str, Any], name: str = "num_labels"
 ) -> ValueMaps | None:
     """The maps of ``num_labels`` labels that ``value_map`` asks for, or None; errors call that number ``name``."""
+    if isinstance(value_map, str) and value_map == "full":
+        raise NotImplementedError(
+            "value_map='full' is for rg.pyg.RelationConv; this layer has maps within heads, True or a number of bases"
+        )
     if not isinstance(value_map, (bool, int)):
         raise TypeError(f"value_map must be a bool or the number of bases, an int, got {type(value_map).__name__}")
     if value_map is False:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from relgraph.labels import (
     EdgeLabels,
     FunctionLabels,
     Labels,
+    WeightedLabels,
 )
 from relgraph.labels.alike import common_batch
 from relgraph.labels.function import FunctionIds
@@ -93,6 +95,10 @@ def _lower_blocks(labels: BlockLabels) -> Part:
 
 def _lower_function(labels: FunctionLabels) -> Part:
     return Part(labels.num_labels, 0, labels._ids)
+
+
+def _lower_weighted(labels: WeightedLabels) -> Part:
+    return replace(_lower_part(labels.pairs), num_labels=labels.num_labels, weighted=labels.ids)
 
 
 def _lower_edges(labels: EdgeLabels) -> Part:
@@ -183,4 +189,5 @@ _LOWERINGS: dict[type[Labels], Callable[[Any], Part]] = {
     BlockLabels: _lower_blocks,
     FunctionLabels: _lower_function,
     EdgeLabels: _lower_edges,
+    WeightedLabels: _lower_weighted,
 }

@@ -2,6 +2,7 @@
 
 - :class:`~relgraph.pyg.RelationConv`: attention over incoming edges, each with a relation.
 - :class:`~relgraph.pyg.SelfLoops`: features and relation of the self-loops that it adds.
+- :class:`~relgraph.pyg.LinearScore`: the additive score of RGAT for a RelationConv.
 - :class:`~relgraph.pyg.RelationHeteroConv`: attention over incoming edges of heterogeneous graphs.
 - :class:`~relgraph.pyg.RelationGlobalAttention`: attention between all nodes of each graph, every pair with a label.
 - :func:`~relgraph.pyg.from_transformer_conv`, :func:`~relgraph.pyg.from_gatv2_conv`: a RelationConv with the weights
@@ -21,9 +22,11 @@ Files, in the order in which data meets them:
 - ``transforms``, ``stored``: labels stored with the data.
 - ``adjacency``, ``self_loops``: nodes and edges in any of PyG's forms, checked.
 - ``messages``: scores and values edge by edge, for explainers and hooks.
+- ``related``, ``full_maps``, ``linear_score``, ``query_maps``, ``relation_mean``: maps of the whole input by relation.
+- ``fitting``: which options fit together.
 - ``edge_layer``: what ``conv`` and ``hetero`` share.
 - ``conv``, ``hetero``, ``global_attention``: one layer each.
-- ``convert``: from PyG's TransformerConv and GATv2Conv.
+- ``convert``, ``convert_relational``: from PyG's TransformerConv, GATv2Conv, RGATConv and RGCNConv.
 - ``record``: how ``record_attention`` records ``conv`` and ``hetero``.
 """
 
@@ -45,6 +48,7 @@ from relgraph.pyg.global_attention import RelationGlobalAttention as RelationGlo
 from relgraph.pyg.hetero import RelationHeteroConv as RelationHeteroConv
 from relgraph.pyg.hetero_data import HeteroGraph as HeteroGraph
 from relgraph.pyg.hetero_data import from_hetero_data as from_hetero_data
+from relgraph.pyg.linear_score import LinearScore as LinearScore
 from relgraph.pyg.self_loops import SelfLoops as SelfLoops
 from relgraph.pyg.transforms import AddRelationLabels as AddRelationLabels
 from relgraph.pyg.transforms import relation_labels as relation_labels

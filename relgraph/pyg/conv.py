@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch_geometric.data import Data
+from torch_geometric.nn import RGATConv, RGCNConv
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj, OptTensor, PairTensor
@@ -20,9 +22,16 @@ from relgraph.arguments.hints import in_place_of_tensor
 from relgraph.labels import EdgeLabels
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
+from relgraph.pyg.convert_relational import of_rgat_conv, of_rgcn_conv
 from relgraph.pyg.data import parts_of
 from relgraph.pyg.edge_layer import EdgeLayer, check_propagation, check_some, check_tied_projections, check_widths
-from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
+from relgraph.pyg.fitting import check_full_sizes, check_means, check_scores, which_full
+from relgraph.pyg.full_maps import FullMaps, Reader
+from relgraph.pyg.linear_score import LinearScore
+from relgraph.pyg.messages import edge_rows, followed, in_func_transform, scores_and_values
+from relgraph.pyg.query_maps import scored_by_pairs
+from relgraph.pyg.related import Related, from_pairs, related
+from relgraph.pyg.relation_mean import relation_means
 from relgraph.pyg.self_loops import SelfLoops, check_self_loops
 from relgraph.score import Score
 
@@ -41,6 +50,15 @@ class RelationConv(EdgeLayer, MessagePassing):
     without incoming edges gets only its root term. ``score`` replaces the dot product by another compatibility
     function, and ``value_map`` applies a map M[r_e] to the value W_v x_j.
 
+    Full maps, from the layer's whole input to all heads, take the place of a projection: ``key_map="full"`` makes W_k
+    a map W_k[r_e] for each relation, ``value_map="full"`` W_v and ``query_map="full"`` W_q. ``normalize="relation"``
+    takes means in place of the softmax, over the edges N_r(i) of each relation r into i, as in R-GCN::
+
+        z_i = Σ_r Σ_{e in N_r(i)} (W_v[r] x_j + a^V[r]) / |N_r(i)|
+
+    A full map is applied once to each different pair of a node and a relation, in one product per relation. These pairs
+    are found once for the same edges, and ``torch.compile`` breaks its graph there.
+
     The layer holds no vectors per edge: beyond the edges' scores, time and memory grow with the nodes. In some cases it
     takes PyG's slower ``message()`` path, with the same result: under explainers, with hooks on propagation or
     messages, under ``torch.func`` transforms, with ``flow="target_to_source"`` or another ``aggr``, and in a subclass
@@ -50,7 +68,8 @@ class RelationConv(EdgeLayer, MessagePassing):
     (:class:`~torch_geometric.nn.conv.TransformerConv`, from which :func:`~relgraph.pyg.from_transformer_conv`
     converts); additive scores, self-loops and shared projections as in Brody, Alon, Yahav 2022
     (:class:`~torch_geometric.nn.conv.GATv2Conv`, from which :func:`~relgraph.pyg.from_gatv2_conv` converts); maps as in
-    Schlichtkrull et al. 2018 (R-GCN).
+    Schlichtkrull et al. 2018 (R-GCN) and Busbridge et al. 2019 (RGAT), from whose layers :meth:`from_rgcn_conv` and
+    :meth:`from_rgat_conv` convert.
 
     Args:
         in_channels: width of the nodes, or a pair of widths, of sources and targets; -1 is inferred in the first call.
@@ -67,12 +86,17 @@ class RelationConv(EdgeLayer, MessagePassing):
             (``[H, R]``), in which each head has its own rows, as in PyG's TransformerConv; or a
             :class:`~relgraph.RelationTables`, which has further options: rows that heads share (the default of the
             layers over all pairs), tied tables, names, a frozen label. May be empty if the relations have maps, by
-            ``value_map`` or ``score=Bilinear``.
+            ``value_map`` or ``score=Bilinear``, or gates.
         impl: see :func:`~relgraph.edge_attention`; not used on the ``message()`` path.
-        score: the compatibility function, one of :mod:`relgraph.score` or a function of finished scores; None for the
-            dot product. An ``Additive`` or ``Bilinear`` (``[H, R, C, C]``) is part of the layer and learned with it.
-        value_map: whether each relation has a map of the values: False; True for free maps ``[H, R, C, C]``; or an int
-            K for maps Σ_k c[r, k] V[k] of K bases. All maps begin as the identity.
+        score: the compatibility function, one of :mod:`relgraph.score`, a :class:`~relgraph.pyg.LinearScore` or a
+            function of finished scores; None for the dot product. An ``Additive`` or ``Bilinear`` (``[H, R, C, C]``) is
+            part of the layer and learned with it.
+        value_map: whether each relation has a map of the values: False; within heads True for free maps
+            ``[H, R, C, C]``, or an int K for maps Σ_k c[r, k] V[k] of K bases, which begin as the identity; or
+            ``"full"`` for maps ``[R, in_channels, H · C]`` in place of W_v.
+        key_gate: whether each relation has a vector g per head, ``[H, R, C]``, that multiplies the keys, g[r_e] ⊙ W_k
+            x_j, and begins at one; for dot products.
+        value_gate: the same for the values; excludes ``value_map``.
         tie_projections: which projections are shared: ``"value"`` and ``"query"`` take W_k of the keys, ``"edge"``
             makes U_k also U_v.
         edge_terms: those of ``"key"`` (U_k) and ``"value"`` (U_v) to which the projected ``edge_attr`` is added.
@@ -81,6 +105,13 @@ class RelationConv(EdgeLayer, MessagePassing):
         add_self_loops: whether one self-loop per node replaces all self-loops, as in PyG's
             :func:`~torch_geometric.utils.add_self_loops`: True, False, or a :class:`~relgraph.pyg.SelfLoops` with
             their features and relation. Each call then sorts the edges, and ``torch.compile`` breaks its graph there.
+        key_map: False, or ``"full"`` for maps in place of W_k; with ``"value"`` and ``"query"`` in ``tie_projections``
+            values and queries take the same maps, and then say ``"full"`` too.
+        query_map: False, or ``"full"`` for maps in place of W_q, for dot products and ``LinearScore``. Tables are then
+            of kinds ``"value"`` and ``"bias"``.
+        num_bases: K, if the full maps of all relations are combined from K bases each for keys, values and queries.
+        num_blocks: the number of blocks, if full maps are block-diagonal.
+        normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
 
@@ -88,8 +119,9 @@ class RelationConv(EdgeLayer, MessagePassing):
         TypeError: an argument of the wrong kind.
         ValueError: sizes below 1, a dropout outside ``[0, 1)``, an unknown ``impl``, tables, a score or self-loops for
             other sizes; maps without ``num_relations``; query tables with an ``Additive``; ``out_bias`` with
-            ``root_weight``.
-        NotImplementedError: ``decomposed_layers`` other than 1, which would slice the heads' vectors.
+            ``root_weight``; full maps without ``in_channels``, or tied to a projection without them.
+        NotImplementedError: ``decomposed_layers`` other than 1, which would slice the heads' vectors; tables, scores or
+            edge features that full maps of queries, a ``LinearScore`` or ``normalize="relation"`` cannot take.
 
     Example:
         >>> conv = rg.pyg.RelationConv(16, 8, heads=4, num_relations=3)
@@ -103,6 +135,7 @@ class RelationConv(EdgeLayer, MessagePassing):
     """
 
     out_bias: nn.Parameter | None
+    lin_key: Any  # None if all keys have full maps: Any spares an assertion at each use
 
     def __init__(
         self,
@@ -119,12 +152,19 @@ class RelationConv(EdgeLayer, MessagePassing):
         num_relations: int | None = None,
         tables: Sequence[str] | RelationTables = ("key", "value"),
         impl: str | None = None,
-        score: Score | None = None,
-        value_map: bool | int = False,
+        score: Score | LinearScore | None = None,
+        value_map: bool | int | str = False,
+        key_gate: bool = False,
+        value_gate: bool = False,
         tie_projections: Sequence[str] = (),
         edge_terms: Sequence[str] = ("key", "value"),
         out_bias: bool = False,
         add_self_loops: bool | SelfLoops = False,
+        key_map: bool | str = False,
+        query_map: bool | str = False,
+        num_bases: int | None = None,
+        num_blocks: int | None = None,
+        normalize: str = "softmax",
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
@@ -135,7 +175,7 @@ class RelationConv(EdgeLayer, MessagePassing):
             raise ValueError(f"aggr must be known to PyG, got {shown(kwargs['aggr'])}: {error}") from None
         self._set_sizes(out_channels, heads, concat, dropout)
         self.in_channels = in_channels
-        sources, targets = check_widths(in_channels)
+        self._widths = sources, targets = check_widths(in_channels)
         self.edge_dim = None if edge_dim is None else check.integer("edge_dim", edge_dim, minimum=1)
         self.root_weight = check.boolean("root_weight", root_weight)
         if check.boolean("out_bias", out_bias) and root_weight:
@@ -145,16 +185,89 @@ class RelationConv(EdgeLayer, MessagePassing):
         self.tie_projections = check_tied_projections(tie_projections, (sources, targets))
         self.edge_terms = check_some("edge_terms", edge_terms, ("key", "value"), least=1)
         self._check_projections(in_channels=max(sources, targets), edge_dim=edge_dim or 1)
+        self.normalize = check.choice("normalize", normalize, ("softmax", "relation"))
+        self.full_maps = which_full({"key": key_map, "value": value_map, "query": query_map}, self.tie_projections)
         self._make_projections(sources, targets, check.boolean("bias", bias), out_bias)
-        self._set_attention(num_relations, tables, score, value_map)
+        self.linear_score = score if isinstance(score, LinearScore) else None
+        self._set_attention(
+            num_relations, tables, score.function if isinstance(score, LinearScore) else score,
+            False if "value" in self.full_maps else value_map, key_gate=key_gate, value_gate=value_gate,
+            maps=bool(self.full_maps) or normalize == "relation",
+        )  # fmt: skip
+        self._make_full_maps(num_bases, num_blocks)
         self.self_loops = check_self_loops(add_self_loops, self.num_relations, edge_dim)
+        check_scores(self)
+        if self.normalize == "relation":
+            check_means(self)
         self._alpha = None
+
+    @classmethod
+    def from_rgat_conv(cls, conv: RGATConv, **kwargs: Any) -> Self:
+        """The layer with the output of PyG's RGATConv, and copies of its weights.
+
+        One full map W_r projects queries, keys and values. The new layer trains as ``conv`` does.
+
+        Source: Busbridge et al. 2019, :class:`~torch_geometric.nn.conv.RGATConv`.
+
+        Args:
+            conv: the layer, with its default ``attention_mechanism``, ``attention_mode`` and ``mod``; with bases,
+                blocks or neither.
+            kwargs: further options of this layer, such as ``impl``.
+
+        Returns:
+            The new layer, with the device, dtype and training mode of ``conv``.
+
+        Raises:
+            TypeError: not an RGATConv, or an option that this layer does not have.
+            NotImplementedError: a softmax within each relation, multiplicative attention, a ``mod``, or another
+                ``aggr``, ``flow`` or ``decomposed_layers``.
+
+        Example:
+            >>> from torch_geometric.nn import RGATConv
+            >>> theirs = RGATConv(4, 8, num_relations=3, heads=2)
+            >>> ours = rg.pyg.RelationConv.from_rgat_conv(theirs)
+            >>> x, edge_index, edge_type = torch.randn(3, 4), torch.tensor([[0, 1], [2, 2]]), torch.tensor([2, 0])
+            >>> torch.allclose(ours(x, edge_index, edge_type), theirs(x, edge_index, edge_type), atol=1e-5)
+            True
+        """
+        return of_rgat_conv(cls, conv, kwargs)
+
+    @classmethod
+    def from_rgcn_conv(cls, conv: RGCNConv, **kwargs: Any) -> Self:
+        """The layer with the output of PyG's RGCNConv or FastRGCNConv, and copies of its weights.
+
+        Source: Schlichtkrull et al. 2018, :class:`~torch_geometric.nn.conv.RGCNConv`.
+
+        Args:
+            conv: the layer, with ``aggr="mean"``, the coefficient ``1 / |N_r(i)|``; with bases, blocks or neither. The
+                new layer needs features of the nodes: for nodes without features pass an identity matrix.
+            kwargs: further options of this layer.
+
+        Returns:
+            The new layer, with the device, dtype and training mode of ``conv``.
+
+        Raises:
+            TypeError: not an RGCNConv, or an option that this layer does not have.
+            NotImplementedError: another ``aggr`` or ``decomposed_layers``.
+
+        Example:
+            >>> from torch_geometric.nn import RGCNConv
+            >>> theirs = RGCNConv(4, 8, num_relations=3, num_bases=2)
+            >>> ours = rg.pyg.RelationConv.from_rgcn_conv(theirs)
+            >>> x, edge_index, edge_type = torch.randn(3, 4), torch.tensor([[0, 1], [2, 2]]), torch.tensor([2, 0])
+            >>> torch.allclose(ours(x, edge_index, edge_type), theirs(x, edge_index, edge_type), atol=1e-5)
+            True
+        """
+        return of_rgcn_conv(cls, conv, kwargs)
 
     def _make_projections(self, sources: int, targets: int, bias: bool, out_bias: bool) -> None:
         width, edges = self.heads * self.out_channels, self.edge_dim or 1
-        self.lin_key = Linear(sources, width, bias=bias)
-        self.lin_value = None if "value" in self.tie_projections else Linear(sources, width, bias=bias)
-        self.lin_query = None if "query" in self.tie_projections else Linear(targets, width, bias=bias)
+        left_out = {*self.full_maps, *self.tie_projections} | (
+            {"key", "query"} if self.normalize == "relation" else set()
+        )
+        self.lin_key = None if "key" in left_out else Linear(sources, width, bias=bias)
+        self.lin_value = None if "value" in left_out else Linear(sources, width, bias=bias)
+        self.lin_query = None if "query" in left_out else Linear(targets, width, bias=bias)
         to_key, to_value = (self.edge_dim is not None and term in self.edge_terms for term in ("key", "value"))
         one_for_both = to_key and "edge" in self.tie_projections
         self.lin_edge = Linear(edges, width, bias=False) if to_key else None
@@ -163,6 +276,20 @@ class RelationConv(EdgeLayer, MessagePassing):
         self.lin_skip = Linear(targets, out, bias=bias) if self.root_weight else None
         self.lin_beta = Linear(3 * out, 1, bias=False) if self.beta else None
         self.register_parameter("out_bias", nn.Parameter(torch.zeros(out)) if out_bias else None)
+
+    def _make_full_maps(self, num_bases: int | None, num_blocks: int | None) -> None:
+        width, (sources, targets) = self.heads * self.out_channels, self._widths
+        check_full_sizes(self.full_maps, self.num_relations, self._widths, width, num_bases, num_blocks)
+        own = {name for name in self.full_maps if name not in self.tie_projections}
+
+        def make(inputs: int) -> FullMaps:
+            assert self.num_relations is not None
+            return FullMaps(self.num_relations, inputs, width, num_bases, num_blocks)
+
+        self.key_map = make(sources) if "key" in own else None
+        self.query_map = make(targets) if "query" in own else None
+        if "value" in own:
+            self.value_map = make(sources)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
@@ -201,10 +328,12 @@ class RelationConv(EdgeLayer, MessagePassing):
             edge_index: ``[2, E]``, (source, target) by column; an :class:`~torch_geometric.EdgeIndex`; a sparse
                 adjacency with targets as rows, whose values are relations (integers) or ``edge_attr`` (floating); or
                 :class:`~relgraph.EdgeLabels` with ``default=None``, which hold the relations. Labels and plain tensors
-                are checked and sorted once for all layers and steps, as long as nobody changes them in place; all
-                other forms, also an EdgeIndex, in each call.
-            edge_type: ``[E]``, integers in ``[-1, R)``, the relation of every edge, -1 for none; required by a layer
-                with ``num_relations``, unless ``edge_index`` holds it.
+                are checked and sorted once for all layers and steps, and again after torch changed them in place (not
+                after a change through a NumPy array of the same memory); all other forms, also an EdgeIndex, in each
+                call.
+            edge_type: ``[E]``, integers in ``[-1, R)``, the relation of every edge, -1 for none, which full maps and
+                ``normalize="relation"`` refuse; required by a layer with ``num_relations``, unless ``edge_index`` holds
+                it.
             edge_attr: ``[E, F]``, floating; required by a layer with ``edge_dim``, unless ``edge_index`` holds it.
             return_attention_weights: None returns only the nodes; both True and False also return the weights, as in
                 PyG's layers.
@@ -220,7 +349,8 @@ class RelationConv(EdgeLayer, MessagePassing):
             ValueError: shapes or devices that do not fit; attributes that a Data lacks; relations or features that are
                 missing, out of range or not used by the layer; edges to nodes that do not exist (checked on a CPU
                 only); another form than ``[2, E]`` with ``flow="target_to_source"``.
-            NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support.
+            NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support; the ``message()`` path
+                with full maps of queries, a ``LinearScore`` or ``normalize="relation"``.
 
         Example:
             >>> conv = rg.pyg.RelationConv(16, 8, edge_dim=2)
@@ -233,20 +363,10 @@ class RelationConv(EdgeLayer, MessagePassing):
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
         x_src, x_dst, edge_index, edges = self._read(x, edge_index, edge_type, edge_attr)
-        query, key, value = self._project(x_src, x_dst)
-        if self._can_fuse():
-            given: dict[str, Any] = {"edge_attr": edges.attr, "impl": self.impl}
-            if edges.attr is not None:
-                shape = (self.heads, self.out_channels, -1)
-                for name, lin in zip(("edge_key", "edge_value"), self._edge_projections(), strict=True):
-                    given[name] = None if lin is None else lin.weight.view(shape)
-            out, alpha = self._fused(query, key, value, edges.known or edges.labels(), wanted, given)
+        if self.normalize == "relation":
+            out, alpha = self._averaged(x_src, edges)
         else:
-            out = self.propagate(
-                edges.index.long(), query=query, key=key, value=value, edge_type=edges.types, edge_attr=edges.attr,
-                size=edges.sizes,
-            )  # fmt: skip
-            alpha, self._alpha = self._alpha, None
+            out, alpha = self._attended(x_src, x_dst, edges, wanted)
         out = self._with_root(out.flatten(1) if self.concat else out.mean(1), x_dst)
         if not wanted:
             return out
@@ -299,9 +419,8 @@ class RelationConv(EdgeLayer, MessagePassing):
             given = {"edge_index": edge_index, "edge_type": edge_type, "edge_attr": edge_attr}
             wanted = {"edge_type": self.num_relations, "edge_attr": self.edge_dim}
             x, edge_index, edge_type, edge_attr = parts_of(x, given, wanted)
-        to_key, to_query = self.lin_key, self.lin_query
-        x_src, x_dst = _check_nodes(x, to_key, to_key if to_query is None else to_query)
-        if to_query is None and x_src.shape[1] != x_dst.shape[1]:  # of a layer that infers its widths
+        x_src, x_dst = _check_nodes(x, *self._readers())
+        if "query" in self.tie_projections and x_src.shape[1] != x_dst.shape[1]:  # of a layer that infers its widths
             raise ValueError(
                 "x must be sources and targets of one width, as tie_projections holds 'query', "
                 f"got {x_src.shape[1]} and {x_dst.shape[1]}"
@@ -319,6 +438,32 @@ class RelationConv(EdgeLayer, MessagePassing):
         loops = self.self_loops
         return x_src, x_dst, edge_index, edges if loops is None else loops._replace(edges)
 
+    def _attended(self, x_src: Tensor, x_dst: Tensor, edges: Edges, wanted: bool) -> tuple[Tensor, Tensor | None]:
+        """The output ``[N_dst, H, C]``, and the weights ``[E, H]`` if wanted."""
+        labels = (edges.known or edges.labels()) if self.full_maps or self._can_fuse() else None
+        if self.full_maps:
+            assert labels is not None
+            query, key, value = self._project_by_relation(x_src, x_dst, labels)
+            labels = from_pairs(labels, self._side)
+            edges = replace(edges, index=labels.edge_index, sizes=(labels.k_len, labels.q_len), known=labels)
+        else:
+            query, key, value = self._project(x_src, x_dst)
+        if self._can_fuse():
+            assert labels is not None
+            given = self._options(query, key, x_dst, labels, edges.attr)
+            return self._fused(query, key, value, labels, wanted, given)
+        if query is None or self.linear_score is not None:
+            raise NotImplementedError(
+                "query_map='full' and score=LinearScore have no message() path, which explainers, hooks, another aggr "
+                "or flow, torch.func transforms and subclasses with messages of their own need"
+            )
+        out = self.propagate(
+            edges.index.long(), query=query, key=key, value=value, edge_type=edges.types, edge_attr=edges.attr,
+            size=edges.sizes,
+        )  # fmt: skip
+        alpha, self._alpha = self._alpha, None
+        return out, alpha
+
     def _project(self, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, ``[N, H, C]``; those that share a projection are computed together."""
         shape = (-1, self.heads, self.out_channels)
@@ -329,6 +474,79 @@ class RelationConv(EdgeLayer, MessagePassing):
             return to_query(x_dst).view(shape), key, value
         return key if x_dst is x_src else to_key(x_dst).view(shape), key, value
 
+    def _project_by_relation(
+        self, x_src: Tensor, x_dst: Tensor, labels: EdgeLabels
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Keys and values of every pair of a source and a relation, ``[U, H, C]``; queries unless they have maps."""
+        pairs, shape = related(labels, self._side), (-1, self.heads, self.out_channels)
+
+        def rows(maps: FullMaps | None, lin: Linear | None) -> Tensor:
+            if maps is not None:
+                return maps(pairs.rows(x_src), pairs).view(shape)
+            assert lin is not None
+            return pairs.rows(lin(x_src)).view(shape)
+
+        key = rows(self.key_map, self.lin_key)
+        full_value = self.value_map if "value" in self.full_maps else None
+        value = key if "value" in self.tie_projections else rows(full_value, self.lin_value)
+        if "query" in self.full_maps:
+            return None, key, value
+        to_query = self.lin_key if self.lin_query is None else self.lin_query
+        assert to_query is not None
+        return to_query(x_dst).view(shape), key, value
+
+    def _options(
+        self, query: Tensor | None, key: Tensor, x_dst: Tensor, labels: EdgeLabels, attr: OptTensor
+    ) -> dict[str, Any]:
+        """Further arguments of the fused call; those that say how full maps of queries and a LinearScore enter."""
+        given: dict[str, Any] = {"edge_attr": attr, "impl": self.impl}
+        if attr is not None:
+            shape = (self.heads, self.out_channels, -1)
+            for name, lin in zip(("edge_key", "edge_value"), self._edge_projections(), strict=True):
+                given[name] = None if lin is None else lin.weight.view(shape)
+        maps = None
+        if "query" in self.full_maps:
+            maps = self.key_map if self.query_map is None else self.query_map
+        if self.linear_score is not None:
+            edge = None if attr is None or self.lin_edge is None else self.lin_edge.weight
+            rows = None if maps is None else maps.numbers(x_dst, self.linear_score.query)
+            return given | self.linear_score._operands(query, key, rows, edge)
+        return (
+            given if maps is None else given | scored_by_pairs(maps, x_dst, key, labels, attr, given.get("edge_value"))
+        )
+
+    def _averaged(self, x_src: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
+        """The sums over relations of the means over edges, ``[N_dst, H, C]``, and each edge's share, ``[E, H]``."""
+        if self._is_followed():
+            raise NotImplementedError(
+                "normalize='relation' has no message() path, which explainers, hooks, torch.func transforms and "
+                "subclasses with messages of their own need"
+            )
+        labels = edges.known or edges.labels()
+
+        def project(means: Tensor, pairs: Related) -> Tensor:
+            lin = self.lin_value
+            rows = self.value_map(means, pairs) if lin is None else lin(means)
+            added = edge_rows(pairs.relations, self.tables).get("value_table")
+            return rows if added is None else rows + added.expand(-1, self.heads, -1).flatten(1)
+
+        out, share = relation_means(x_src, labels, 1 - self._side, project)
+        return out.view(-1, self.heads, self.out_channels), share[:, None].expand(-1, self.heads)
+
+    @property
+    def _side(self) -> int:
+        """Which row of ``edge_index`` holds the sources."""
+        return int(self.flow == "target_to_source")
+
+    def _readers(self) -> tuple[Any, Any]:
+        """A projection that reads the sources, and one that reads the targets."""
+        full_value = self.value_map if "value" in self.full_maps else None
+        sources: Any = self.lin_key or self.key_map or self.lin_value or full_value
+        targets = self.lin_query or self.query_map
+        if targets is None:
+            targets = self.lin_skip if self.normalize == "relation" else sources
+        return sources, targets or Reader(self._widths[1], sources.weight)
+
     def _edge_projections(self) -> tuple[Linear | None, Linear | None]:
         """The projections of ``edge_attr`` for score and output."""
         one_for_both = "edge" in self.tie_projections and "value" in self.edge_terms and self.lin_edge_value is None
@@ -337,10 +555,14 @@ class RelationConv(EdgeLayer, MessagePassing):
     def _can_fuse(self) -> bool:
         """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
+        return plain and not self._is_followed()
+
+    def _is_followed(self) -> bool:
+        """Whether explainers, hooks, transforms or a subclass need messages."""
         changed = type(self) is not RelationConv and any(
             getattr(type(self), name) is not getattr(RelationConv, name) for name in ("message", "aggregate", "update")
         )
-        return plain and not (changed or followed(self) or in_func_transform())
+        return changed or followed(self) or in_func_transform()
 
     def _with_root(self, out: Tensor, x: Tensor) -> Tensor:
         skip, bias = self.lin_skip, self.out_bias
@@ -351,6 +573,16 @@ class RelationConv(EdgeLayer, MessagePassing):
             return out + root
         gate = self.lin_beta(torch.cat([out, root, out - root], -1)).sigmoid()
         return gate * root + (1 - gate) * out
+
+    @property
+    def _score(self) -> Any:
+        return self.score if self.linear_score is None else self.linear_score
+
+    def _shown_options(self) -> str:
+        maps = "".join(f", {name}_map='full'" for name in self.full_maps)
+        one = next((one for one in (self.key_map, self.value_map, self.query_map) if isinstance(one, FullMaps)), None)
+        normalize = "" if self.normalize == "softmax" else f", normalize={self.normalize!r}"
+        return super()._shown_options() + maps + ("" if one is None else one._options()) + normalize
 
     def __repr__(self) -> str:
         relations = "" if self.num_relations is None else f", num_relations={self.num_relations}"

@@ -12,6 +12,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from relgraph.impl.terms import with_zero_row
 from relgraph.nn.tables import RelationTables
+from relgraph.nn.value_maps import ValueMaps
 from relgraph.pyg.edge_layer import EdgeLayer
 from relgraph.score import compatibility
 
@@ -44,14 +45,20 @@ def scores_and_values(
 
     Queries, keys, values and what the features of edges add to keys and values are ``[E, H, C]``, types ``[E]``.
     """
-    rows, how = _edge_rows(edge_type, layer.tables), compatibility(layer.score)
+    rows, how = edge_rows(edge_type, layer.tables), compatibility(layer.score)
     keys, values = key_j, value_j
     if how.by_label:
         keys = _mapped(how.weight, key_j, edge_type)
-    if layer.value_map is not None:
+    if isinstance(layer.value_map, ValueMaps):
         maps = layer.value_map()
         free = maps if isinstance(maps, Tensor) else torch.einsum("rk,hkij->hrij", *maps)
         values = _mapped(free, value_j, edge_type)
+    if layer.gates is not None:
+        gates = layer.gates()
+        keys, values = (
+            _gated(gates.get("key_gate"), keys, edge_type),
+            _gated(gates.get("value_gate"), values, edge_type),
+        )
     keys = keys + rows.get("key_table", 0.0) + edge_key
     values = values + rows.get("value_table", 0.0) + edge_value
     if how.additive:
@@ -62,7 +69,7 @@ def scores_and_values(
     return how.finish(scores + rows.get("bias_table", 0.0)), values
 
 
-def _edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[str, Any]:
+def edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[str, Any]:
     """The row of every edge in every table, ``[E, H or 1, C]``, in a bias table ``[E, H or 1]``."""
     if tables is None or edge_type is None:
         return {}
@@ -75,6 +82,14 @@ def _edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[
         per_edge = with_zero_row(table if table.dim() == 3 else table[None])[:, slots].transpose(0, 1)
         rows[name] = per_edge[..., 0] if scalar else per_edge
     return rows
+
+
+def _gated(gate: Tensor | None, x: Tensor, edge_type: Tensor | None) -> Tensor:
+    """g[r_e] ⊙ x_e of every edge, ``[E, H, C]``, with gates ``[H, R, C]``; x_e without a relation."""
+    if gate is None or edge_type is None:
+        return x
+    slots = torch.where(edge_type < 0, gate.shape[1], edge_type)
+    return x * torch.cat([gate, torch.ones_like(gate[:, :1])], 1)[:, slots].transpose(0, 1)
 
 
 def _mapped(maps: Tensor, x: Tensor, edge_type: Tensor | None) -> Tensor:

@@ -18,6 +18,7 @@ SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200",
     (attention, "decode", ("--cache",), 2),
     (attention, "function", ("--impl",), 2),
     (attention, "scores", ("--impl", "--length"), 18),
+    (attention, "pairs", ("--impl",), 2),
     (graphs, "edges", ("--edges",), 2),
     (graphs, "vectors", ("--edges",), 2),
     (graphs, "growth", ("--edges",), 4),
@@ -25,6 +26,8 @@ SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200",
 def test_rows_are_printed_and_kept(module, what, names, ways, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(attention, "WORK", {"float32": ((1, 2, 32),), "bfloat16": ((2, 2, 16),)})
     monkeypatch.setattr(attention, "FUNCTION_LENGTHS", (40,))
+    monkeypatch.setattr(attention, "PAIRS", (2, 2, 16, 4))
+    monkeypatch.setattr(attention, "fresh_peak", lambda *_: 1.0)
     given = [word for name in names for word in (name, SIZES[name])]
     module.main([what, *given, "--rounds", "1", "--json", str(tmp_path / "rows.json")])
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
@@ -42,8 +45,10 @@ def test_small_calls_are_compared(capsys):
 
 @pytest.mark.parametrize(("module", "given"), [
     (attention, ("--impl", "dense", "--length", "64", "--kind", "written")), (graphs, ("--edges", "200")),
+    (attention, ("--impl", "dense", "--kind", "pairs")),
 ])  # fmt: skip
-def test_peaks_are_printed(module, given, capsys):
+def test_peaks_are_printed(module, given, capsys, monkeypatch):
+    monkeypatch.setattr(attention, "PAIRS", (2, 2, 16, 4))
     module.main(["peak", *given])
     assert float(capsys.readouterr().out) >= 0
 

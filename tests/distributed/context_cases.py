@@ -103,6 +103,10 @@ CASES = {
     "maps of values": (lambda: LABELER(N), {"maps": True}),
     "scores by row": (lambda: LABELER(N), {"rows": True}),
     "biases of queries": (lambda: LABELER(N), {"biases": True}),
+    "sink": (lambda: LABELER(N), {"sink": True, "is_causal": True}),
+    "sink packed": (block_labels, {"sink": True}),
+    "gates": (lambda: LABELER(N), {"gates": True, "is_causal": True}),
+    "gates on edges": (edge_labels, {"gates": True}),
     "tables by batch row": (lambda: LABELER(N), {"batched": True}),
     "dropout": (lambda: LABELER(N), {"dropout_p": 0.4, "impl": BY_PLACE}),
     "dropout causal": (lambda: LABELER(N), {"dropout_p": 0.4, "impl": BY_PLACE, "is_causal": True}),
@@ -140,6 +144,10 @@ class Problem:
             options["value_map"] = learned(R, 3), learned(heads, 3, D, D)
         if options.pop("biases", False):
             options |= {"content_bias": learned(heads, D), "position_bias": learned(heads, D)}
+        if options.pop("gates", False):
+            options |= {"key_gate": learned(R, D), "value_gate": learned(heads, R, D)}
+        if options.pop("sink", False):
+            options["sink"] = learned(heads)
         if "score" in options:
             options["score"] = options["score"]()
         self.options = options
@@ -157,7 +165,10 @@ class Problem:
         """All that has a gradient."""
         score = self.options.get("score")
         parts = [self.rows, self.tables, self.mask, self.by_row, *rg.score.compatibility(score).tensors()]
-        parts += [self.options.get(name) for name in ("value_map", "content_bias", "position_bias")]
+        parts += [
+            self.options.get(name)
+            for name in ("value_map", "content_bias", "position_bias", "sink", "key_gate", "value_gate")
+        ]
         return [x for x in torch.utils._pytree.tree_leaves(parts) if x is not None]
 
     def call(self, shard=None):

@@ -133,6 +133,9 @@ def refused_placements(mesh: Any) -> None:
     by_heads = DTensor.from_local(x, mesh, [Shard(1)])
     with pytest.raises(TypeError, match="key must be a DTensor"):
         rg.relation_attention(by_heads, x, x, None)
+    weighted = rg.WeightedLabels(torch.zeros(8, 8, 1, dtype=torch.int64), torch.ones(8, 8, 1), 1)
+    with pytest.raises(NotImplementedError, match="labels must not be weighted for DTensors"):
+        rg.relation_attention(by_heads, by_heads, by_heads, weighted, bias_table=torch.zeros(1))
 
 
 def values(labels: Any, leaves: list[Tensor], impl: str, dropout_p: float = 0.0, seed: int = 0) -> dict[str, Tensor]:

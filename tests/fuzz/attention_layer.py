@@ -50,6 +50,7 @@ def check_attention_layer(seed: int) -> None:
     own = Random(f"scores of layer {seed}")
     options |= layer_options(case, own, count=maps, kinds=kinds)
     options |= layer_biases(case, Random(f"biases of layer {seed}"), keys=labelled and "key" in kinds)
+    options["sink"] = Random(f"sink of layer {seed}").random() < 0.2
     options |= _other_shapes(case, Random(f"shapes of layer {seed}"))
     width = options.pop("width", width)
     layer = attention_layer(width, case.heads, **options).double()

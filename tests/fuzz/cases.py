@@ -24,7 +24,7 @@ from tests.fuzz.labels import (
     offset_given,
     parts_of,
 )
-from tests.fuzz.scores import Score, draw_query_biases, draw_scores
+from tests.fuzz.scores import Score, draw_gates, draw_query_biases, draw_scores, draw_sink
 
 KINDS = ("key", "value", "query", "bias")
 """The kinds of tables, in the order of the arguments."""
@@ -47,8 +47,8 @@ class Case:
         value_size: D_v.
         leaves: by name: ``query`` ``[B, H, N_q, D]``, ``key``, ``value``, ``mask`` (where it is floating) and tables as
             ``("key", 0)``, the key table of part 0; in float64. Of what :mod:`tests.fuzz.scores` draws: ``weight`` of
-            the score, ``("rows", 0)`` ``[B, H, N_q, R]``, ``maps`` or ``coefficients`` and ``bases``, and ``attr``,
-            ``edge_key`` and ``edge_value``.
+            the score, ``("rows", 0)`` ``[B, H, N_q, R]``, ``maps`` or ``coefficients`` and ``bases``, ``attr``,
+            ``edge_key`` and ``edge_value``, ``sink`` ``[H]``, ``key_gate`` and ``value_gate``.
         learned: the names of those that need a gradient.
         layouts: how each lies in memory.
         bool_mask: a boolean mask ``[b, h, i, j]`` with sizes of 1 where it broadcasts, or None.
@@ -145,6 +145,8 @@ def draw(seed: int, frame: Frame | None = None) -> Case:
     _draw_incoming(case, rng, generator)
     draw_scores(case)
     draw_query_biases(case)
+    draw_sink(case)
+    draw_gates(case)
     _draw_batched(case)
     return case
 
@@ -287,7 +289,9 @@ def lose_keys(case: Case) -> None:
     """Give some keys an -inf that makes all their scores -inf, in a tenth of the cases where one number can."""
     rng = Random(f"lost {case.seed}")
     named = case.score is None or (case.score.kind == "function" and isinstance(case.score.curve.made, Named))
-    others = "content_bias" in case.leaves or any(name[0] == "query" for name in case.leaves if isinstance(name, tuple))
+    others = not {"content_bias", "key_gate"}.isdisjoint(case.leaves) or any(
+        name[0] == "query" for name in case.leaves if isinstance(name, tuple)
+    )
     if rng.random() >= 0.1 or not case.size or case.factor <= 0 or not named or others:
         return
     case.leaves["query"][..., 0] = case.leaves["query"][..., 0].abs() + 0.01

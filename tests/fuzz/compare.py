@@ -15,13 +15,14 @@ import relgraph as rg
 from relgraph.call import check_call
 from relgraph.call.operands import POSITIONAL
 from relgraph.functional.attention import answer_to
+from relgraph.functional.sink import with_sink
 from relgraph.impl.native import build
 from relgraph.score import Named
 from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum, lose_keys, rounded
 from tests.fuzz.labels import stands_alone, sums_edges
 from tests.fuzz.oracle import Truth, solve
-from tests.fuzz.scores import ARC, given
+from tests.fuzz.scores import ARC, GATES, given
 
 IMPLS = ("reference", "dense", "chunked", "edges", *(["native"] if build.missing() is None else []))
 """What every seed runs; ``"native"`` where there are compiled kernels, ``"triton"`` where it is asked for."""
@@ -167,15 +168,17 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     if impl == "native":
         alone = stands_alone(case.labels)
         own = case.score is not None and case.score.curve is ARC
-        more = (not named if alone else own) or not ({"maps", "bases"} if alone else {"attr"}).isdisjoint(case.leaves)
+        more = (not named if alone else own) or not ({"maps", "bases"} if alone else {"attr", *GATES}).isdisjoint(
+            case.leaves
+        )
         parallel = has_parallel(case.labels) and not alone
         refused = "query" if alone else "key" if case.score is not None and case.score.kind == "additive" else ""
         batched = any(name[0] == refused and x.dim() == 4 for name, x in case.leaves.items() if isinstance(name, tuple))
-        return parallel or case.need_weights or case.learns_mask or more or batched
+        return parallel or case.need_weights or more or batched
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":
-        more = not named or not {"maps", "bases", "attr"}.isdisjoint(case.leaves)
+        more = not named or not {"maps", "bases", "attr", *GATES}.isdisjoint(case.leaves)
         return dtype == torch.float64 or sums_edges(case.labels) or case.need_weights or case.learns_mask or more
     return False
 
@@ -277,7 +280,7 @@ def _with_keep(call: Arguments, impl: str | None) -> dict:
     wanted = {"need_weights": call.case.need_weights, "need_label_mass": call.case.need_mass}
     checked = check_call({**given, **call.options, **call.more, **wanted})
     keep = call.case.keep.to(call.dtype)
-    answer = answer_to(replace(checked, keep=keep), impl)
+    answer = with_sink(answer_to(replace(checked, keep=keep), impl), call.more["sink"])
     outputs = {"z": answer.output, "lse": answer.lse, "weights": answer.weights}
     outputs.update({("mass", part): m for part, m in enumerate(answer.mass or ())})
     return outputs

@@ -5,11 +5,11 @@ Forward and backward are written out by hand for one query row at a time::
     r_e = Σ a^K + Σ W_k x, or with an additive score          e: a pair, or one of parallel edges
     c_e = (q + b_c)·M k_e + (q + b_p)·r_e + k_e·Σ a^Q,   c_e = u · act(q + k_e + r_e)
     s_e = f(scale · c_e + Σ b + Σ g_i) + m_e
-    w = softmax(s), lse = log Σ exp(s), d_e = w_e keep_e / (1 - p)
+    w = softmax(s), lse = log Σ exp(s), d_e = w_e keep_e / (1 - p); a sink is one more s, whose d is 0
     z = Σ d_e (N v_e + Σ a^V + Σ W_v x),  mass_r = Σ w_e [r is a label of e]
     ds_e = w_e (dw_e - Σ w dw + dlse)
 
-M and N are the maps of the label of e, the identity where there is none; f, x, M, N, u, g and the biases of the query,
+M and N are the maps of the label of e, the identity where there is none, or a gate as their diagonal; f, x, M, N, u, g and the biases of the query,
 b_c and b_p, are left out of most calls.
 
 Beside each number goes a bound on its error: what the same sums may come to in arithmetic with relative error ``unit``,
@@ -65,6 +65,11 @@ def solve(case: Case, dtype: torch.dtype) -> Truth:
             ]
             if found:
                 _Row(case, b, i, found, dtype).solve(truth)
+            elif "sink" in case.leaves:
+                values["lse"][b, :, i] = case.leaves["sink"]
+                if "lse" in case.incoming:
+                    values["grad", "sink"] += case.incoming["lse"][b, :, i]
+                    bounds["grad", "sink"] += UNITS[_summed_in(dtype)] * case.incoming["lse"][b, :, i].abs()
     _round_sums(truth, dtype, 4 + case.frame.batch * case.frame.q_len)
     return truth
 
@@ -118,6 +123,11 @@ def _times(factor: Known, rows: Known) -> Known:
     """A factor for each entry ``[H, E]`` times rows ``[H, E, ...]``, where the factor has an error."""
     at = (..., *(None,) * (rows.value.dim() - 2))
     return Known(factor.value[at] * rows.value, factor.size[at] * rows.size)
+
+
+def _product(one: Known, other: Known) -> Known:
+    """Two of one shape, number by number."""
+    return Known(one.value * other.value, one.size * other.size)
 
 
 class _Row:
@@ -191,6 +201,16 @@ class _Row:
         sizes[:, entry] += maps.size.expand(self.case.heads, *maps.size.shape[-3:])[:, label]
         return Known(found, sizes)
 
+    def gate(self, name: str) -> Known | None:
+        """The gate of each entry's label, ``[H, E, D]``, ones without a label; None without gates of this name."""
+        gates = self.case.leaves.get(name)
+        if gates is None:
+            return None
+        (entry, label), heads = self.labels[0], self.case.heads
+        found = torch.ones(heads, len(self.keys), gates.shape[-1], dtype=torch.float64)
+        found[:, entry] = gates.expand(heads, *gates.shape[-2:])[:, label]
+        return _exact(found)
+
     def value_maps(self) -> Known | None:
         """The maps of values, free ones written out."""
         leaves = self.case.leaves
@@ -251,20 +271,24 @@ class _Row:
             slope, slope_error = Known(found.slope, found.slope.abs() + found.slope_error), found.slope_error
         swallowed = added.abs() * unit / 4 > terms  # a number so large that adding the score changes nothing
         score = (score + added).masked_fill(~seen, -INF)
-        top = score.amax(-1, keepdim=True)
+        sink = case.leaves.get("sink", torch.full((case.heads,), -INF, dtype=torch.float64))[:, None]
+        top = torch.maximum(score.amax(-1, keepdim=True), sink)
         sees = top > -INF
         top = torch.where(sees, top, 0.0)
         grown = (score - top).exp()
-        total = torch.where(sees, grown.sum(-1, keepdim=True), 1.0)
-        weights, lse = grown / total, top + total.log()
+        of_sink, of_keys = (sink - top).exp(), grown.sum(-1, keepdim=True)
+        total = torch.where(sees, of_keys + of_sink, 1.0)
+        weights, of_sink, lse = grown / total, of_sink / total, top + total.log()
 
         # errors of scores, of the log-sum-exp, and so of weights
         error = torch.where(swallowed, 0.0, error + depth * added.abs()) + depth
         error = torch.where(seen, error, 0.0)
         away = torch.where(seen, score - lse, -INF)
         error = error + depth * torch.where(swallowed | ~seen, 0.0, lse.abs())
-        up = torch.where(sees, (away + error).exp().sum(-1, keepdim=True).log(), 0.0)
-        down = torch.where(sees, -(away - error).exp().sum(-1, keepdim=True).log(), 0.0)
+        if "sink" in case.leaves:  # which joins the log-sum-exp of all keys
+            error = error + depth * torch.where(seen, (top + of_keys.log()).abs() + sink.abs(), 0.0)
+        up = torch.where(sees, ((away + error).exp().sum(-1, keepdim=True) + of_sink).log(), 0.0)
+        down = torch.where(sees, -((away - error).exp().sum(-1, keepdim=True) + of_sink).log(), 0.0)
         lse_error = torch.maximum(up, down) + 4 * unit
         most = (away + error + lse_error).clamp(max=0.0).exp()
         weight_error = torch.maximum(most - weights, weights - (away - error - lse_error).exp()).clamp(min=0.0)
@@ -278,6 +302,9 @@ class _Row:
         mapped = _exact(value)
         if value_maps is not None:
             mapped = Known(_apply(value_maps.value, value), _apply(value_maps.size, value.abs()))
+        gate = self.gate("value_gate")
+        if gate is not None:
+            mapped = _product(gate, mapped)
         carried = mapped + self.rows("value") + self.carried("edge_value", case.value_size)
         values, value_sizes = carried.value, carried.size
         at = (self.b, slice(None), self.i)
@@ -308,6 +335,11 @@ class _Row:
         d_error = d_error + many * weights * sizes
         if "mask" in case.leaves:
             self._add_to_mask(truth, Known(d_score, d_error))
+        if "sink" in case.leaves:
+            relative = many + 2 * count + lse_error + depth * sink.abs()
+            sink_error = of_sink * mean_error + (of_sink * relative + SLACK * unit) * (held + dlse.abs())
+            truth.values["grad", "sink"] += (of_sink * (dlse - mean))[:, 0]
+            truth.bounds["grad", "sink"] += sink_error[:, 0]
         d_finished = Known(d_score * slope.value, d_error * slope.size + d_score.abs() * slope_error)
         for kind in ("bias", "rows"):
             self._add_to_tables(truth, kind, Known(*(x[..., None] for x in d_finished)))
@@ -317,7 +349,10 @@ class _Row:
         per_value = _times(drop, _exact(dz[:, None]))
         self._add_to_tables(truth, "value", per_value)
         self._add_to_edges(truth, "edge_value", per_value)
-        if value_maps is None:
+        if gate is not None:
+            self._add_by_label(truth, "value_gate", _product(per_value, _exact(value)))
+            self._add_to_input(truth, "value", _product(per_value, gate))
+        elif value_maps is None:
             self._add_to_input(truth, "value", per_value)
         else:
             back = Known(_apply(value_maps.value.mT, per_value.value), _apply(value_maps.size.mT, per_value.size))
@@ -428,6 +463,9 @@ class _Product:
         self.mapped = _exact(self.key)
         if self.maps is not None:
             self.mapped = Known(_apply(self.maps.value, self.key), _apply(self.maps.size, self.key.abs()))
+        self.gate = row.gate("key_gate")
+        if self.gate is not None:
+            self.mapped = _product(self.gate, self.mapped)
         self.of_query = row.rows("query")
         self.added = row.rows("key") + row.carried("edge_key", case.size)
         # the query with its bias is stored in the query's dtype
@@ -459,6 +497,9 @@ class _Product:
         if self.maps is not None:
             row._add_by_label(truth, "weight", _outer(_times(grad, query), self.key))
             query = Known(_apply(self.maps.value.mT, self.query), _apply(self.maps.size.mT, self.query.abs()))
+        if self.gate is not None:
+            row._add_by_label(truth, "key_gate", _times(grad, _product(query, _exact(self.key))))
+            query = _product(query, self.gate)
         row._add_to_input(truth, "key", _times(grad, query + self.of_query))
 
     def _sizes(self) -> Tensor:

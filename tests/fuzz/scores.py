@@ -25,6 +25,9 @@ SHARE = 0.4
 BIASES = ("content_bias", "position_bias")
 """Biases of the query."""
 
+GATES = ("key_gate", "value_gate")
+"""What labels multiply."""
+
 
 class Spread(NamedTuple):
     """The value and the slope of a curve at numbers that are known up to an error, with the errors of both."""
@@ -187,6 +190,9 @@ def given(case: Any, leaves: dict, place: Callable[[Tensor], Tensor]) -> dict[st
         "edge_attr": leaves.get("attr"),
         "edge_key": leaves.get("edge_key"),
         "edge_value": leaves.get("edge_value"),
+        "sink": leaves.get("sink"),
+        "key_gate": leaves.get("key_gate"),
+        "value_gate": leaves.get("value_gate"),
     }
 
 
@@ -301,6 +307,24 @@ def draw_query_biases(case: Any) -> None:
         draw.leaf(name, case.heads, case.size, own=False, spreads=(0.1, 1.0, 5.0))
 
 
+def draw_sink(case: Any) -> None:
+    """Add a sink, at times."""
+    draw = _Draw(case, "sink")
+    if draw.rng.random() < SHARE / 2:
+        draw.leaf("sink", case.heads, own=False, spreads=(0.1, 1.0, 5.0))
+
+
+def draw_gates(case: Any) -> None:
+    """Add gates of keys, of values or of both, at times, where labels and all else take them."""
+    draw = _Draw(case, "gates")
+    if draw.rng.random() >= SHARE / 2 or not maps_one_label(case.labels):
+        return
+    if _is_product(case.score) and draw.rng.random() < 0.7:
+        draw.leaf("key_gate", case.num_labels[0], case.size)
+    if {"maps", "bases"}.isdisjoint(case.leaves) and draw.rng.random() < 0.7:
+        draw.leaf("value_gate", case.num_labels[0], case.value_size)
+
+
 def _is_product(score: Score | None) -> bool:
     return score is None or score.kind == "function"
 
@@ -346,7 +370,7 @@ def layer_biases(case: Any, rng: Random, *, keys: bool) -> dict[str, Any]:
 def layer_parameters(layer: torch.nn.Module) -> dict[str, Tensor]:
     """The weights of a layer's score, maps and biases of queries by the names of leaves, as :func:`layer_options` asks for them."""
     named = [(layer.score, ("weight",)), (layer.value_map, ("maps", "coefficients", "bases"))]
-    named.append((layer, BIASES))
+    named.append((layer, (*BIASES, "sink")))
     found = {name: getattr(module, name, None) for module, names in named for name in names}
     return {name: x for name, x in found.items() if isinstance(x, Tensor)}
 

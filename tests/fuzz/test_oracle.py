@@ -23,7 +23,7 @@ from tests.fuzz.compare import FuzzError, check
 from tests.fuzz.frame import Frame
 from tests.fuzz.labels import Distances, Edges, Sum, Written, has_parallel, parts_of, stands_alone, sums_edges
 from tests.fuzz.oracle import solve
-from tests.fuzz.scores import ACTIVATIONS, ARC, Score, leaky, softcap
+from tests.fuzz.scores import ACTIVATIONS, ARC, GATES, Score, leaky, softcap
 
 F64 = torch.float64
 
@@ -138,6 +138,11 @@ def test_scores_by_hand(what):
     leaves, score, wanted = SCORED[what]
     found = by_hand(two_labels, leaves, score=score)
     assert found["mass", 0].flatten().tolist() == pytest.approx(softmax(*wanted), rel=1e-14)
+
+
+def test_a_sink_by_hand():
+    found = by_hand(two_labels, {"sink": number(-1.0).view(1)})
+    assert found["mass", 0].flatten().tolist() == pytest.approx(softmax(2.0, 6.0, -1.0)[:2], rel=1e-14)
 
 
 def test_rows_and_maps_of_values_by_hand():
@@ -287,7 +292,7 @@ def traits(case):
         },
         "tables by batch row of edges alone": stands_alone(case.labels)
         and any(by_batch_row(name, x) for name, x in case.leaves.items() if name[0] in KINDS),
-        **{name: name in case.leaves for name in ("content_bias", "position_bias")},
+        **{name: name in case.leaves for name in ("content_bias", "position_bias", "sink", *GATES)},
         "both biases of a sum": isinstance(case.labels, Sum)
         and {"content_bias", "position_bias"} <= case.leaves.keys(),
         "vectors for edges alone": stands_alone(case.labels) and "attr" in case.leaves,

@@ -158,6 +158,19 @@ GOOD_CALLS = {
         },
         {**ALSO, "query": (*INPUTS, "content_bias"), "key_table": ("position_bias",)},
     ),
+    "relation_attention (sink)": lambda: Good(
+        rg.relation_attention_with_aux, {**_inputs(), "labels": None, "sink": torch.randn(2), "need_lse": True}, ALSO
+    ),
+    "relation_attention (gates)": lambda: Good(
+        rg.relation_attention,
+        {
+            **_inputs(),
+            "labels": rg.ClippedDistance(1)(3),
+            "key_gate": torch.randn(3, 4),
+            "value_gate": torch.randn(2, 3, 5),
+        },
+        {**ALSO, "labels": (*ALSO["labels"], "key_gate", "value_gate")},
+    ),
     "relation_attention (row scores)": lambda: Good(
         rg.relation_attention,
         {**_inputs(), "labels": rg.ClippedDistance(1)(3), "row_scores": torch.randn(2, 2, 3, 3)},

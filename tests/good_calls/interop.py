@@ -9,10 +9,11 @@ import tempfile
 from functools import cache
 
 import networkx as nx
+import pandas as pd
 import torch
 
 import relgraph as rg
-from relgraph.interop import checkpoints, conllu, networkx, python
+from relgraph.interop import checkpoints, conllu, networkx, pandas, python
 from tests.good_calls.graphs import graph
 from tests.judge import Good
 
@@ -120,6 +121,21 @@ def _saved() -> str:
     return f"{folder}/last.pt"
 
 
+def _tables() -> dict:
+    days = pd.to_datetime(["2020-05-01", "2020-06-01"])
+    return {
+        "tables": {
+            "races": pd.DataFrame({"race": [7, 8], "day": days}),
+            "results": pd.DataFrame({"race": [7, 8], "points": [10.0, 6.0]}),
+        },
+        "primary_keys": {"races": "race"},
+        "foreign_keys": {("results", "race"): "races"},
+        "times": {"races": "day"},
+        "most_categories": 5,
+        "text_codes": 7,
+    }
+
+
 GOOD_CALLS = {
     "checkpoints.read": lambda: Good(checkpoints.read, {"path": _saved(), "key": "model"}, also={"key": ("path",)}),
     "checkpoints.from_tensor2tensor": lambda: _from(
@@ -221,6 +237,16 @@ GOOD_CALLS = {
         {"text": TREE, **RELATIONS},
         also={"text": ("sentence 1",), "relations": ("relation",), "tags": ("tag",)},
         accepts={"relations": WORDS},
+    ),
+    "pandas.Database": lambda: Good(
+        pandas.Database,
+        _tables(),
+        also={"tables": ("primary_keys", "foreign_keys", "times"), "primary_keys": ("foreign_keys",)},
+    ),
+    "pandas.Database.around": lambda: Good(
+        pandas.Database(**_tables()).around,
+        {"table": "results", "row": 1, "until": "2020-07-01", "most_cells": 9, "width": 2, "hide": "points", "seed": 1},
+        also={"row": ("most_cells",), "table": ("hide", "row")},
     ),
     "python.read": lambda: _but(SyntaxError, python.read, ("bytes",), source="x = 1\nprint(x)"),
     "python.SourceGraph.edges": lambda: Good(python.read("x = 1").edges, {"name": "LAST_WRITE"}),

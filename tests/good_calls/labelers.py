@@ -23,6 +23,16 @@ def _before(i, j):
     return (j < i).long()
 
 
+def _cells() -> dict:
+    return {
+        "rows": torch.tensor([0, 1, 1, 2]),
+        "columns": torch.tensor([0, 1, 2, 1]),
+        "parents": torch.tensor([[1, 2], [0, 0]]),
+        "times": torch.tensor([0.0, 2.0, 1.0]),
+        "until": 1.0,
+    }
+
+
 def _of_two(call) -> Good:
     """A callable of several things, spoiled in two places."""
     return Good(
@@ -264,6 +274,11 @@ GOOD_CALLS = {
     "SchemaRelations.__call__": lambda: Good(
         rg.labelers.SchemaRelations(), {"schemas": [rg.labelers.Schema(**_schema())] * 2}
     ),
+    "Cells": lambda: Good(
+        rg.labelers.Cells, _cells(), also={"rows": ("times",), "parents": ("times",), "times": ("until",)}
+    ),
+    "CellRelations": lambda: Good(rg.labelers.CellRelations, {"time": True, "attend": "all"}),
+    "CellRelations.__call__": lambda: Good(rg.labelers.CellRelations(), {"cells": [rg.labelers.Cells(**_cells())] * 2}),
     # Whole paths
     "ShortestPathTypes": lambda: Good(
         rg.labelers.ShortestPathTypes, {"max_length": 2, "num_types": 2, "directed": False}

@@ -58,12 +58,15 @@ def _attention(**options) -> Good:
         "score": rg.score.Softcap(2.0),
         "content_bias": True,
         "position_bias": True,
+        "sink": True,
         "value_map": False,
+        "key_gate": True,
+        "value_gate": True,
         "impl": "dense",
         **PLACE,
         **options,
     }
-    also = {**SIZES, "num_labels": ("position_bias",), "tables": ("position_bias",)}
+    also = {**SIZES, "num_labels": ("position_bias", "key_gate"), "tables": ("position_bias",)}
     return Good(rg.RelationAttention, arguments, also, {**SWITCHED, **SUMMED})
 
 
@@ -308,7 +311,7 @@ GOOD_CALLS = {
     "RelationTables.forward": lambda: Good(rg.RelationTables((3, 2), 4), {"features": None}),
     # --- Attention
     "RelationAttention": _attention,
-    "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2)),
+    "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2), key_gate=False, value_gate=False),
     "RelationAttention (bases)": lambda: Good(
         rg.RelationAttention,
         {
@@ -323,7 +326,9 @@ GOOD_CALLS = {
         accepts={"value_map": ("true",)},
     ),
     "RelationAttention (a labeler)": lambda: Good(
-        rg.RelationAttention, {"embed_dim": 8, "num_heads": 2, "labeler": LABELER}, also=SIZES
+        rg.RelationAttention,
+        {"embed_dim": 8, "num_heads": 2, "labeler": LABELER, "rotary": rg.RotaryPositions(4)},
+        also={**SIZES, "embed_dim": ("rotary",), "num_heads": ("rotary",)},
     ),
     "RelationAttention.from_plain": lambda: Good(
         rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True)}
@@ -532,6 +537,53 @@ GOOD_CALLS = {
         {"tgt": _rows(), "cache": _layers()["transformer"].new_cache()},
         also={"tgt": ("cache", "memory")},
     ),
+    # --- Biases of pairs
+    "TriangleAttention": lambda: Good(
+        rg.nn.TriangleAttention,
+        {
+            "width": 6,
+            "heads": 2,
+            "head_dim": 4,
+            "node": "ending",
+            "tables": rg.RelationTables(3, 4),
+            "impl": "dense",
+            **PLACE,
+        },
+        also={"heads": ("tables",), "head_dim": ("tables",)},
+    ),
+    "TriangleAttention.forward": lambda: Good(
+        rg.nn.TriangleAttention(6, 2, 4, tables=rg.RelationTables(3, 4)),
+        {
+            "pair": torch.randn(2, 3, 3, 6),
+            "key_padding_mask": _blocked(2, 3, 3),
+            "labels": torch.tensor([[0, 1, 2]] * 3),
+        },
+        also={"pair": ("key_padding_mask", "labels")},
+    ),
+    "PairBiasAttention": lambda: Good(
+        rg.nn.PairBiasAttention,
+        {
+            "width": 6,
+            "pair_width": 5,
+            "heads": 3,
+            "head_dim": 4,
+            "bias": ("gate", "output"),
+            "tables": rg.RelationTables(3, 4),
+            "impl": "dense",
+            **PLACE,
+        },
+        also={"heads": ("tables",), "head_dim": ("tables",)},
+    ),
+    "PairBiasAttention.forward": lambda: Good(
+        rg.nn.PairBiasAttention(6, 5, 2, tables=rg.RelationTables(3, 3)),
+        {
+            "x": torch.randn(2, 4, 3, 6),
+            "pair": torch.randn(2, 3, 3, 5),
+            "key_padding_mask": _blocked(2, 4, 3),
+            "labels": torch.tensor([[0, 1, 2]] * 3),
+        },
+        also={"x": ("pair", "key_padding_mask", "labels"), "pair": ("x",)},
+    ),
     # --- Positions
     "SinusoidalPositions": lambda: Good(rg.SinusoidalPositions, {"d_model": 8, "dropout": 0.1}),
     "SinusoidalPositions.forward": lambda: Good(
@@ -539,6 +591,13 @@ GOOD_CALLS = {
     ),
     "SinusoidalPositions.forward (an int)": lambda: Good(rg.SinusoidalPositions(8), {"x": _rows()[0], "offset": 2}),
     "SinusoidalPositions.encode": lambda: Good(rg.SinusoidalPositions(8).encode, {"positions": torch.rand(2, 3)}),
+    "alibi_tables": lambda: Good(rg.nn.alibi_tables, {"labeler": rg.ClippedDistance(3), "dim": 4, "heads": 2, **PLACE}),
+    "RotaryPositions": lambda: Good(rg.RotaryPositions, {"head_dim": 8, "base": 100.0, "layout": "interleaved"}),
+    "RotaryPositions.forward": lambda: Good(
+        rg.RotaryPositions(4),
+        {"x": torch.randn(2, 3, 5, 4), "positions": torch.arange(5)},
+        also={"x": ("positions",), "positions": ("x",)},
+    ),
     "LearnedPositions": lambda: Good(
         rg.nn.LearnedPositions, {"d_model": 8, "max_len": 5, "dropout": 0.1, **PLACE}, also={"d_model": ("max_len",)}
     ),

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import nn
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.nn import GATv2Conv, TransformerConv
+from torch_geometric.nn import GATv2Conv, RGATConv, RGCNConv, TransformerConv
 
 import relgraph as rg
 from tests.good_calls.graphs import graph
@@ -143,6 +143,8 @@ GOOD_CALLS = {
             "tables": ("key", "bias"),
             "score": rg.score.Additive.learned(2, 4),
             "value_map": 2,
+            "key_gate": False,
+            "value_gate": False,
             "tie_projections": ("value", "query"),
             "edge_terms": ("key", "value"),
             "out_bias": True,
@@ -150,6 +152,46 @@ GOOD_CALLS = {
         },
         also={"num_relations": ("value_map",), "heads": ("score", "score.weight"), **SIZES},
         accepts={"value_map": ("true",)},
+    ),
+    "RelationConv (full maps)": lambda: Good(
+        rg.pyg.RelationConv,
+        {
+            "in_channels": 8,
+            "out_channels": 4,
+            "heads": 2,
+            "num_relations": 3,
+            "tables": ("value",),
+            "score": rg.pyg.LinearScore(2, 4),
+            "value_map": "full",
+            "key_map": "full",
+            "query_map": "full",
+            "num_bases": 2,
+            "normalize": "softmax",
+        },
+        also={"heads": ("score",), "out_channels": ("score",)},
+        accepts={"value_map": ("true", "number")},
+    ),
+    "RelationConv (means)": lambda: Good(
+        rg.pyg.RelationConv,
+        {
+            "in_channels": 8,
+            "out_channels": 4,
+            "num_relations": 3,
+            "tables": (),
+            "value_map": "full",
+            "num_blocks": 2,
+            "normalize": "relation",
+        },
+        also={"out_channels": ("num_blocks",), "in_channels": ("num_blocks",)},
+    ),
+    "LinearScore": lambda: Good(
+        rg.pyg.LinearScore, {"heads": 2, "out_channels": 4, "negative_slope": 0.2, "edge": True}
+    ),
+    "RelationConv.from_rgat_conv": lambda: Good(
+        rg.pyg.RelationConv.from_rgat_conv, {"conv": RGATConv(4, 8, num_relations=3)}
+    ),
+    "RelationConv.from_rgcn_conv": lambda: Good(
+        rg.pyg.RelationConv.from_rgcn_conv, {"conv": RGCNConv(4, 8, num_relations=3)}
     ),
     "SelfLoops": lambda: Good(
         rg.pyg.SelfLoops, {"fill_value": "mean", "relation": 1}, accepts={"fill_value": ("number", "tensor")}

@@ -223,6 +223,8 @@ WRONG = {
     "key": (lambda p: p.key.float(), "key must be torch.float64, got torch.float32"),
     "value": (lambda p: p.value.float(), "value must be torch.float64"),
     "label_keys": (lambda p: torch.ones(4, 1), "label_keys must be torch.float64"),
+    "key_gates": (lambda p: torch.ones(9, 1, dtype=F64), "key_gates must have shape"),
+    "value_gates": (lambda p: torch.ones(3, 4, 1, dtype=F64), "value_gates must have shape"),
     "mask": (lambda p: torch.ones(1, 1, 5, 6, dtype=torch.bool), "mask must broadcast to"),
     "causal": (lambda p: torch.tensor([1, 2, 3]), "offset must have 1 or 1 integers"),
     "seed": (lambda p: None, "seed or keep must be given"),

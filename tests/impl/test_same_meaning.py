@@ -10,7 +10,7 @@ from relgraph.impl import by_function
 from relgraph.impl.chunked import blocks
 from relgraph.labels import function
 from tests.budget import assert_within_budget, twins
-from tests.cases import F64, KINDS, answer, assert_same, make, raw
+from tests.cases import ALL, F64, KINDS, WEIGHTED, answer, assert_same, make, raw
 
 FAST = ("dense", "chunked", "native")
 SEEDS = 3  # one that passes proves little
@@ -29,6 +29,8 @@ def check(case, impl, **options):
 PAIRS = [(kind, impl) for kind in KINDS for impl in FAST if kind != "edges only parallel"]
 IN_BLOCKS = [kind for kind, impl in PAIRS if impl == "chunked"]
 PAIRS += [(kind, "edges") for kind in KINDS if kind.startswith("edges only")] + [("edges only parallel", "native")]
+PAIRS += [(kind, impl) for kind in WEIGHTED for impl in ("dense", "chunked") if "parallel" not in kind]
+PAIRS += [(kind, "edges" if "edges" in kind else "native") for kind in WEIGHTED]
 each_kind_and_impl = pytest.mark.parametrize(("kind", "impl"), PAIRS)
 
 
@@ -41,7 +43,7 @@ def causal_options(labels, case_n):
 
 def check_every_option(kind, impl, n, heads):
     """Causal, masked, dropout by a given mask, shared key heads, at once."""
-    labels = KINDS[kind](n)
+    labels = ALL[kind](n)
     options = {"kv_heads": heads // 2, "size": 2, "value_size": 3, "batch": 1, "per_head": "vb", "dropout_p": 0.25}
     case = make(labels, n=n, heads=heads, **options, **causal_options(labels, n))
     batch, k_len = case.inputs[0].shape[0], n if labels is None else labels.k_len
@@ -53,7 +55,7 @@ def check_every_option(kind, impl, n, heads):
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
 @each_kind_and_impl
 def test_kinds(kind, impl, n):
-    check(make(KINDS[kind](n), n=n), impl)
+    check(make(ALL[kind](n), n=n), impl)
 
 
 SOME_TABLES = [
@@ -137,7 +139,7 @@ def masks(labels, n, batch, heads):
 
 @each_kind_and_impl
 def test_masks(kind, impl):
-    labels = KINDS[kind](7)
+    labels = ALL[kind](7)
     case = make(labels)
     batch = 1 if labels is not None and labels.packed else case.inputs[0].shape[0]
     for mask in masks(labels, 7, batch, 2).values():
@@ -211,6 +213,27 @@ def test_mask_gradient(impl):
     (grad,) = torch.autograd.grad(raw(case, impl)[0].sum(), [mask])
     assert torch.autograd.gradcheck(lambda m: raw(make_with(case, m), impl)[0], [mask])
     assert grad.abs().sum() > 0
+
+
+LEARNED = ["distance window", "distance packed", "dense batch", "none", "edges only", "edges only batch"]
+LEARNED_IN = [(kind, "native") for kind in [*LEARNED, "edges only packed"]] + [("distance packed", "chunked")]
+
+
+@pytest.mark.parametrize("shared", ["", "b", "h", "bh", "q", "bk", "hqk"])
+@pytest.mark.parametrize(("kind", "impl"), LEARNED_IN)
+def test_a_mask_that_learns(kind, impl, shared):
+    """Its gradient is summed over the axes that it lacks; -inf hides pairs."""
+    labels = KINDS[kind](9)
+    k_len = 9 if labels is None else labels.k_len
+    case = make(labels, n=9, heads=4, kinds="" if labels is None else "kb", score=rg.score.Softcap(2.0))
+    axes = {"b": 1 if labels is not None and labels.packed else case.inputs[0].shape[0], "h": 4, "q": 9, "k": k_len}
+    shape = [1 if axis in shared else n for axis, n in axes.items()]
+    mask = torch.randn(shape[1:] if labels is not None and labels.packed else shape, dtype=F64)
+    mask.view(-1)[:: max(mask.numel() // 3, 1)] = float("-inf")
+    case.options["attn_mask"] = mask.requires_grad_()
+    wanted, got = answer(case, "reference"), answer(case, impl)
+    assert_same(got[0], wanted[0], atol=1e-12, what="output")
+    assert_same(got[1], wanted[1], atol=1e-12, what="gradient")
 
 
 def make_with(case, mask):

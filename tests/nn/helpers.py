@@ -29,7 +29,7 @@ def by_hand(layer, query, key=None, value=None, *, labels=None, features=None, *
     )
     tables = {} if layer.tables is None else layer.tables(features)
     options |= {"scale": layer.scale, "enable_gqa": True, "impl": "reference"}
-    options |= {"content_bias": layer.content_bias, "position_bias": layer.position_bias}
+    options |= {name: getattr(layer, name) for name in ("content_bias", "position_bias", "sink")}
     z = rg.relation_attention(q, k, v, labels, **tables, **options)
     return layer.out_proj(z.transpose(1, 2).flatten(-2))
 

@@ -23,10 +23,10 @@ def make(*, num_labels=5, **options):
 
 
 def scatter(module):
-    """Fill the biases of the queries with random values."""
+    """Fill the biases of the queries, and sinks, with random values."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            if name.endswith(("content_bias", "position_bias")):
+            if name.endswith(("content_bias", "position_bias", "sink")):
                 parameter.normal_()
     return module
 
@@ -41,6 +41,7 @@ def scatter(module):
         {"head_dim": 5, "scale": 1.0},
         {"score": rg.score.Softcap(2.0)},
         {"tie_tables": True},
+        {"sink": True, "num_kv_heads": 2},
     ],
     ids=str,
 )
@@ -53,7 +54,7 @@ def test_values_and_gradients(options):
     grads = [torch.autograd.grad((z * weight).sum(), leaves) for z in (got, wanted)]
     close(*grads)
     named = dict(zip((name for name, _ in layer.named_parameters()), grads[0][1:], strict=True))
-    assert all(named[name].abs().sum() > 0 for name in ("content_bias", "position_bias") if name in named)
+    assert all(named[name].abs().sum() > 0 for name in ("content_bias", "position_bias", "sink") if name in named)
 
 
 def test_transformer_xl():

@@ -111,3 +111,18 @@ def test_repr_and_parts():
     )
     assert repr(RelationTables(5, 4, 3, per_head=["value"])).split("\n")[1].endswith("per_head=('value',)")
     assert isinstance(tables.key, LabelTable)
+
+
+def test_hooks_of_all_modules_see_tables():
+    tables, seen = RelationTables(5, 4), []
+
+    def double(module, _, out):
+        seen.append(module)
+        return out * 2 if isinstance(module, LabelTable) else None
+
+    hook = nn.modules.module.register_module_forward_hook(double)
+    try:
+        doubled = tables()["key_table"]
+    finally:
+        hook.remove()
+    assert tables.key in seen and torch.equal(doubled, 2 * tables.key.rows)

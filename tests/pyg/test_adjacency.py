@@ -189,6 +189,8 @@ def test_edges_are_sorted_once_and_again_after_a_change_in_place(x, edges, monke
     assert len(sorts) == 2
     assert not torch.equal(changed, first)
     assert torch.equal(changed, conv(x, index.clone(), types.clone()))
+    types.data = (types + 1) % R  # torch does not count it as a change
+    assert torch.equal(conv(x, index, types), conv(x, index.clone(), types.clone()))
     with pytest.raises(ValueError, match="edge_type must lie in"):
         conv(x, index, types.fill_(R))
 

@@ -28,7 +28,7 @@ MODULES = (
         "relgraph.distributed",
     ),
     *("relgraph.interop.checkpoints", "relgraph.interop.conllu", "relgraph.interop.networkx"),
-    *("relgraph.interop.python", "relgraph.interop.transformers"),
+    *("relgraph.interop.pandas", "relgraph.interop.python", "relgraph.interop.transformers"),
 )
 
 

@@ -19,6 +19,7 @@ from relgraph.distributed.layout import Layout
 from relgraph.distributed.together import KINDS, raise_together
 from relgraph.functional.attention import aux_of
 from relgraph.functional.region import Checked, Region
+from relgraph.functional.sink import with_sink
 from relgraph.labels import Labels
 
 _ANSWERS = {"allgather": gathered.answer, "ring": ring.answer, "ulysses": heads.answer}
@@ -88,12 +89,13 @@ class Calls(Region):
         return self._attend(given, need_lse)
 
     def _attend(self, given: Given, need_lse: bool) -> tuple[Tensor, AttentionAux]:
+        sink = given.get("sink")
         given, whole = self._opened(given, need_lse)
         if given.get("dropout_p"):
             drawn = given.get("drawn") or Drawn()
             whole = whole._replace(seed=shared_seed(given["query"].device, self.group, drawn.seed))
             given = {**given, "drawn": drawn._replace(seed=None)}
-        answer = _ANSWERS[self.method](given, whole)
+        answer = with_sink(_ANSWERS[self.method](given, whole), sink)  # once: each part would count it again
         output = answer.output.to(given["query"].dtype)
         output = output.squeeze(0).transpose(0, 1) if whole.packed else output
         return output, aux_of(answer, whole.packed, need_lse=True)
@@ -123,7 +125,7 @@ class Calls(Region):
             whole = whole._replace(own_mask=axes.rows == masks.OWN)
             if axes.keys == masks.OWN:
                 mask = gather(mask, whole.keys, mask.dim() - 1, self.group)
-        return {**given, "labels": None, "attn_mask": mask}, whole
+        return {**given, "labels": None, "attn_mask": mask, "sink": None}, whole
 
     def _whole(self, given: Given) -> Whole:
         """What all processes hold; an error for inputs that are not tensors of the right axes."""
@@ -160,6 +162,11 @@ class Calls(Region):
         assert whole is not None
         queries, keys = whole.queries, whole.keys
         if whole.labels is not None:
+            if whole.labels._weighted:
+                raise NotImplementedError(
+                    "labels must not be weighted, as each process would find a part of the gradients of their weights: "
+                    "leave the context_parallel block"
+                )
             self._check_labels(whole.labels, queries, keys)
         if self.method == "ulysses":
             heads.check_heads(given, self.size)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
 from relgraph.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
+from relgraph.impl.eager.weighted import WeightedIds
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import (
     add_value_tables,
@@ -29,12 +32,16 @@ NUMBERS_PER_SCORE = 8
 def attend(call: Call) -> Answer:
     """Attention with every score in memory at once."""
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
-    labels = _ids_of(call.plan, call.query.device)
+    labels = _ids_of(call.plan, call.tables, call.query.device)
     edges = None if call.edge is None else _Edges(call, call.edge, dtype)
     weights, lse = _weights(call, labels, edges, None)
     dropped = drop(call, weights) if call.dropout_p else weights
     values = repeat_heads(call.value.to(dtype), call.query.shape[1])
-    output = _summed(call.value_map, dropped, values, labels[0])
+    gate = None if call.gates is None else call.gates.value
+    if gate is not None:
+        output = _gated_sum(gate, dropped, values, labels[0])
+    else:
+        output = _summed(call.value_map, dropped, values, labels[0])
     if has_value_tables(call.tables):
         output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
     if edges is not None and edges.value is not None:
@@ -49,11 +56,13 @@ def outputs(problem: Problem) -> Outputs:
     Dropout takes a given mask, ``keep``.
     """
     plan, tables = problem.plan, []
-    for start, size in zip(plan.starts, plan.num_labels, strict=True):
-        columns = slice(start, start + size)
+    for start, part in zip(plan.starts, plan.parts, strict=True):
+        columns = slice(start, start + part.num_labels)
         keys, values = (None if x is None else x[..., columns, :] for x in (problem.label_keys, problem.label_values))
         biases, rows = (None if x is None else x[..., columns] for x in (problem.label_biases, problem.by_query))
-        tables.append(Tables(keys, values, None, biases, rows))
+        tables.append(
+            Tables(keys, values, None, biases, rows, None if part.weighted is None else problem.label_weights)
+        )
     causal, score = problem.causal, DOT if problem.score is None else problem.score
     if isinstance(score, Activation) and problem.score_weights is not None:
         score = Additive(problem.score_weights, score.name)
@@ -63,7 +72,7 @@ def outputs(problem: Problem) -> Outputs:
         problem.query, problem.key, problem.value, plan, tuple(tables), problem.scale, problem.mask,
         causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep, score=score,
     )  # fmt: skip
-    labels = _ids_of(plan, problem.query.device)
+    labels = _ids_of(plan, tables, problem.query.device)
     weights, lse = _weights(call, labels, None, problem.by_key)
     dropped = drop(call, weights) if call.dropout_p else weights
     sums = _sum_by_label(labels, dropped)
@@ -74,7 +83,7 @@ def outputs(problem: Problem) -> Outputs:
     return Outputs(output, lse, sums, _sum_by_label(labels, weights) if problem.need_mass else None)
 
 
-def _weights(call: Call, labels: list[_PartIds], edges: _Edges | None, by_key: Tensor | None) -> tuple[Tensor, Tensor]:
+def _weights(call: Call, labels: list[Ids], edges: _Edges | None, by_key: Tensor | None) -> tuple[Tensor, Tensor]:
     """The weights of all pairs before dropout, and the log-sum-exp of rows; C may be given."""
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     heads = call.query.shape[1]
@@ -85,8 +94,13 @@ def _weights(call: Call, labels: list[_PartIds], edges: _Edges | None, by_key: T
         by_query = score_tables(query, [tables._replace(key=None) for tables in call.tables], sizes, call.scale, dtype)
     else:
         scores = query @ keys.transpose(-1, -2)
+        gate = None if call.gates is None else call.gates.key
         if call.score.by_label:
-            scores = _bilinear(call.score.weight.to(dtype), query, keys, labels[0], scores)
+            weight = call.score.weight.to(dtype)
+            scores = _by_label(lambda label: query @ weight[..., label, :, :], keys, labels[0], scores)
+        elif gate is not None:
+            rows = gate.to(dtype)
+            scores = _by_label(lambda label: query * rows[..., label, None, :], keys, labels[0], scores)
         if edges is not None and edges.key is not None:
             scores = edges.added(scores, edges.dots(query @ edges.key))
         scores = scores * call.scale
@@ -113,7 +127,7 @@ def _weights(call: Call, labels: list[_PartIds], edges: _Edges | None, by_key: T
 
 
 def _additive(
-    call: Call, score: Compatibility, query: Tensor, key: Tensor, labels: list[_PartIds], edges: _Edges | None
+    call: Call, score: Compatibility, query: Tensor, key: Tensor, labels: list[Ids], edges: _Edges | None
 ) -> Tensor:
     """``w · act(q_i + k_j + a^K[l_ij] + W_k x_ij)`` for every pair, ``[B, H, N_q, N_k]``."""
     summed = query[:, :, :, None] + key[:, :, None]
@@ -126,15 +140,24 @@ def _additive(
     return (score.act(summed) @ (weight[..., None] if weight.dim() == 1 else weight[:, None, :, None])).squeeze(-1)
 
 
-def _bilinear(weight: Tensor, query: Tensor, key: Tensor, ids: _PartIds, plain: Tensor) -> Tensor:
-    """q_iᵀ W[l_ij] k_j; ``plain`` for a pair without a label."""
+def _by_label(queries: Callable[[int], Tensor], key: Tensor, ids: Ids, plain: Tensor) -> Tensor:
+    """The products of the keys and the queries for their pair's label; ``plain`` for a pair without a label."""
     scores, keys = plain, key.transpose(-1, -2)
     for label in range(ids.size):
-        scores = torch.where(ids.slots == label, query @ weight[..., label, :, :] @ keys, scores)
+        scores = torch.where(ids.slots == label, queries(label) @ keys, scores)
     return scores
 
 
-def _summed(maps: ValueMap | None, weights: Tensor, value: Tensor, ids: _PartIds) -> Tensor:
+def _gated_sum(gate: Tensor, weights: Tensor, value: Tensor, ids: Ids) -> Tensor:
+    """Σ_j α_ij g[l_ij] ⊙ v_j: the sum of each label, then multiplied by its row."""
+    output = weights.masked_fill(ids.slots < ids.size, 0.0) @ value  # pairs without a label keep their value
+    for label in range(ids.size):
+        sums = weights.masked_fill(ids.slots != label, 0.0) @ value
+        output = output + sums * gate[..., label, None, :].to(value.dtype)
+    return output
+
+
+def _summed(maps: ValueMap | None, weights: Tensor, value: Tensor, ids: Ids) -> Tensor:
     """Σ_j α_ij W[l_ij] v_j: weights times the coefficient of each base, summed, then mapped by the base."""
     if maps is None:
         return weights @ value
@@ -150,12 +173,12 @@ def _summed(maps: ValueMap | None, weights: Tensor, value: Tensor, ids: _PartIds
     return output
 
 
-def _per_head(coefficients: Tensor, ids: _PartIds) -> Tensor:
+def _per_head(coefficients: Tensor, ids: Ids) -> Tensor:
     """``[H, R+1]`` at the label of each pair, ``[B or 1, H, N_q, N_k]``."""
     return coefficients[:, ids.slots[:, 0]].transpose(0, 1)
 
 
-def _sum_by_label(labels: list[_PartIds], weights: Tensor) -> Tensor:
+def _sum_by_label(labels: list[Ids], weights: Tensor) -> Tensor:
     sums = [ids.scatter(weights) for ids in labels]
     return sums[0] if len(sums) == 1 else torch.cat(sums, -1)
 
@@ -195,16 +218,20 @@ KEPT_PAIRS = 1 << 15
 """Up to so many pairs, their ids are kept for the next call: 8 bytes each."""
 
 
-def _ids_of(plan: LabelPlan, device: torch.device) -> list[_PartIds]:
-    """The ids of every part; those of few pairs are kept with the plan."""
+def _ids_of(plan: LabelPlan, tables: Sequence[Tables], device: torch.device) -> list[Ids]:
+    """The ids of every part; those of few pairs are kept with the plan, unless they have weights."""
 
-    def made() -> list[_PartIds]:
-        return [_PartIds(plan, part, device) for part in plan.parts]
+    def made() -> list[Ids]:
+        return [
+            _PartIds(plan, part, device) if one.weights is None else WeightedIds(plan, part, one.weights, device)
+            for part, one in zip(plan.parts, tables, strict=True)
+        ]
 
     if plan.batch * plan.q_len * plan.k_len > KEPT_PAIRS or torch.compiler.is_compiling():
         return made()
     for part in plan.parts:
-        if part.csr is not None and part.csr.parallel:  # what is kept may not hold the plan
+        # what is kept may not hold the plan, or weights
+        if part.weighted is not None or (part.csr is not None and part.csr.parallel):
             return made()
     return memo_of(plan).once(("dense", device), made)
 
@@ -290,3 +317,6 @@ class _PartIds:
         at = (i * plan.k_len + j).expand(batch, -1)
         row, extra, at = (x[:, None].expand(batch, heads, -1) for x in (base.expand(batch, -1), slot, at))
         return row, extra, at, (batch, heads, plan.q_len, plan.k_len)
+
+
+Ids = _PartIds | WeightedIds

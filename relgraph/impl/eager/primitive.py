@@ -34,7 +34,11 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
         vectors = problem.vectors.to(problem.dtype).index_select(0, csr.order)[None]
         by_vector = _of_pairs(csr)
     query, size = lanes.enter(problem.query) * problem.scale, problem.key.shape[-1]
-    scores = sampled_dot(query[..., :size], lanes.enter(problem.key), pattern)
+    if problem.key_gates is None:
+        scores = sampled_dot(query[..., :size], lanes.enter(problem.key), pattern)
+    else:
+        keys = lanes.gated(problem.key, problem.key_gates, col, labels)
+        scores = (query[:, csr.row, :size] * keys).sum(-1)
     if vectors is not None and problem.vectors_in_score:
         scores = scores + sampled_dot(query[..., size:], vectors, by_vector)
     if problem.label_keys is not None:
@@ -52,7 +56,11 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
         scores = (scores + added).masked_fill(added == float("-inf"), float("-inf"))  # hides NaN too
     weights, lse = row_softmax(scores, pattern)
     dropped = weights if factor is None else weights * factor
-    output = weighted_sum(dropped, lanes.enter(problem.value), pattern)
+    if problem.value_gates is None:
+        output = weighted_sum(dropped, lanes.enter(problem.value), pattern)
+    else:
+        values = dropped[..., None] * lanes.gated(problem.value, problem.value_gates, col, labels)
+        output = values.new_zeros(*query.shape[:2], values.shape[-1]).index_add(1, csr.row, values)
     if problem.label_values is not None:
         of_labels = _by_label(dropped, csr, labels, num_labels)
         output = output + of_labels @ lanes.table(problem.label_values).transpose(-1, -2)
@@ -93,6 +101,12 @@ class _Lanes:
         if table.dim() == 2:
             return table[None]
         return table if self.own or self.batch == 1 else table.repeat(self.batch, 1, 1)
+
+    def gated(self, x: Tensor, gates: Tensor, col: Tensor, labels: Tensor) -> Tensor:
+        """The key or value of every pair times the row of its label, ``[L, P, D]``; without a label, times ones."""
+        ones = torch.ones_like(gates[..., :1, :])
+        rows = self.table(torch.cat([gates, ones], -2)).transpose(-1, -2)
+        return self.heads_of(self.enter(x))[:, col] * rows[:, labels]
 
     def to_caller_layout(self, x: Tensor) -> Tensor:
         if self.own:

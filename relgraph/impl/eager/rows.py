@@ -27,8 +27,9 @@ BLOCK_NUMBERS = 1 << 20
 
 
 def needed(call: Call) -> bool:
-    """Whether the primitive does not support the call's score, its maps of values or its edge vectors."""
-    return unknown_score(call) or call.value_map is not None or call.edge is not None
+    """Whether the primitive lacks the call's score, its maps of values, gates, edge vectors or weighted labels."""
+    given = call.value_map is not None or call.gates is not None or call.edge is not None
+    return given or unknown_score(call) or call.weighted
 
 
 def unknown_score(call: Call) -> bool:
@@ -142,14 +143,15 @@ def _blocks(call: Call) -> Iterator[tuple[Unit, range, Call]]:
 
 
 def _numbers_per_pair(call: Call) -> int:
-    """How many numbers a block holds per pair: D of an additive score, one per map of a bilinear one or of values."""
+    """How many numbers a block holds per pair: D of an additive score, one per map, gate or weighted label."""
     return max(call.query.shape[-1] if call.score.additive else 1, maps_per_pair(call))
 
 
 def maps_per_pair(call: Call) -> int:
-    """How many maps of a bilinear score or of values a pair may take; one without them."""
-    maps = call.plan.num_labels[0] if call.score.by_label else 1
-    return max(maps, 1 if call.value_map is None else call.value_map.bases.shape[-3])
+    """How many maps of a bilinear score or of values, gates, or weighted labels a pair may take; one without them."""
+    maps = call.plan.num_labels[0] if call.score.by_label or call.gates is not None else 1
+    weighted = [1, *(part.weighted.shape[-1] for part in call.plan.parts if part.weighted is not None)]
+    return max(maps, 1 if call.value_map is None else call.value_map.bases.shape[-3], *weighted)
 
 
 def _rows_of(x: Tensor, unit: Unit, rows: range) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from relgraph.impl.eager import dense
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
-from relgraph.impl.native.problem import ProblemStructs, dense_rows, laid_out_as
+from relgraph.impl.native.problem import ProblemStructs, dense_rows, in_blocks, laid_out_as
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, free_maps, repeat_heads, score_tables, with_zero_row
 from relgraph.plan import plain
@@ -28,9 +29,6 @@ PAIRS_PER_NUMBER = 0.5
 They are written once for all batch rows that share their labels, H · N_q · N_k numbers, and again for their gradients.
 """
 
-MOST_COLUMNS = 512
-"""With more labels, B is made by one product in torch: a block's part of it would leave the cache."""
-
 
 def attend(call: Call) -> Answer:
     """Attention by kernels; see the module."""
@@ -40,6 +38,9 @@ def attend(call: Call) -> Answer:
     terms: dict[str, Any] = {**_score_terms(call, dtype), "by_key": _query_tables(call, dtype)}
     if call.value_map is not None:
         terms["value_maps"] = free_maps(call.value_map, dtype)
+    for tables in call.tables:
+        if tables.weights is not None:  # of one part at most
+            terms["label_weights"] = tables.weights.to(dtype)
     if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
         outputs = op.run(call, "native", columns=call.plan.columns, need_sums=True, **terms)
         return answer(call, outputs, call.tables, sizes)
@@ -61,7 +62,7 @@ def _score_terms(call: Call, dtype: torch.dtype) -> dict[str, Tensor | None]:
         return {**_score_terms(replace(call, score=DOT), dtype), "score_maps": score.weight.to(dtype)}
     keys = [part.key for part in tables]
     by_row = any(part.rows is not None or "key" in part.batched or "bias" in part.batched for part in tables)
-    if by_row or (call.plan.columns > MOST_COLUMNS and any(key is not None for key in keys)):
+    if by_row or (not in_blocks(call.plan) and any(key is not None for key in keys)):
         return {"by_query": score_tables(call.query, tables, call.plan.num_labels, call.scale, dtype)}
     biases = [part.bias for part in tables]
     return {"label_keys": _table(call, keys, call.query.shape[-1:]), "label_biases": _table(call, biases, ())}
@@ -124,14 +125,17 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     run = _Run(problem)
     dtype, (batch, heads) = problem.dtype, problem.query.shape[:2]
     struct, held = run.struct, run.held
-    splits = struct.splits = 1 if struct.pair_biases.data else splits_of(struct, held.layout.most_blocks)
+    splits, d_weights = run.cut_tasks(), None
+    if problem.weights_gradient:
+        d_weights = torch.zeros_like(held.weights)
+        struct.d_label_weights = held.address(d_weights)
     dq = laid_out_as(problem.query, problem.query.shape[3], dtype)
     if splits == 1:
         dk, dv = (laid_out_as(x, x.shape[3], dtype)[None] for x in (problem.key, problem.value))
     else:
         dk, dv = (torch.empty(splits, *x.shape, dtype=dtype, device="cpu") for x in (problem.key, problem.value))
     db = dc = None
-    if problem.by_query is not None or problem.factor_keys is not None:
+    if problem.by_query is not None or (problem.factor_keys is not None and not struct.sliced):
         db = laid_out_as(problem.query, problem.columns, dtype)
     if problem.by_key is not None:
         dc = torch.empty(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype, device="cpu")
@@ -141,13 +145,15 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     struct.d_by_key_split = 0 if dc is None else dc[0].numel()
     keys, biases, of_keys, by_label = problem.factor_keys, problem.label_biases, None, None
     learned = _Learned(problem)
-    struct.shares = run.shares() if learned.given or struct.pair_biases.data else struct.runs
     learned.make_room(run)
-    if biases is not None and keys is None:
+    if keys is not None and struct.sliced:
+        of_keys = torch.zeros(run.slots() * splits, heads, *keys.shape[-2:], dtype=dtype, device="cpu")
+        struct.d_label_keys = held.tensor(of_keys)
+    if biases is not None and (keys is None or struct.sliced):
         if struct.pair_biases.data:
             pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype, device="cpu")
             struct.d_pair_biases = held.tensor(pairs)
-        groups = (1, heads, 1) if struct.pair_biases.data else (struct.runs, heads, splits)
+        groups = (1, heads, 1) if struct.pair_biases.data else (run.slots(), heads, splits)
         by_label = torch.zeros(*groups, problem.columns, dtype=dtype, device="cpu")
         struct.d_label_biases = held.tensor(by_label)
     half = torch.bfloat16 if struct.half else dtype
@@ -167,31 +173,40 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
             of_values = of_table(outputs.sums, incoming.output.to(dtype), values)
     if incoming.lse is not None:
         struct.d_lse = held.address(incoming.lse.to(dtype).contiguous())
+    of_mask = run.room_of_mask()
     run.start("backward")
     grads = [(dq, problem.query), (_joined(dk), problem.key), (_joined(dv), problem.value)]
     by_key = None if dc is None else _joined(dc).transpose(2, 3)
     if keys is not None and db is not None:
         of_keys = of_table(db, problem.query.to(dtype), keys).mul_(problem.scale)
         by_label, db = None if biases is None else db, None
+    elif of_keys is not None and keys is not None:
+        of_keys = of_keys.sum((0, 1)) if keys.dim() == 2 else _joined(of_keys)
     summed = None if biases is None or by_label is None else of_biases(by_label, biases)
+    if of_mask is not None and problem.mask is not None:
+        of_mask = _joined(of_mask).sum_to_size(problem.mask.shape).to(problem.mask.dtype)
+    of_weights = None if d_weights is None else d_weights.mT
     more = learned.gradients(problem.scale)
     of_tables = [more.get("label_keys", of_keys), of_values, None, summed]
-    of_maps = [more.get(name) for name in ("value_maps", "score_maps", "score_weights")]
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, *of_tables, *of_maps]
+    of_maps = [more.get(name) for name in _MAPS]
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, *of_tables, *of_maps, of_mask, of_weights]
+
+
+_MAPS = ("value_maps", "score_maps", "score_weights")
 
 
 class _Learned:
-    """The gradients of what replaces the dot product and maps values: the kernels sum them for each share and split.
+    """The gradients of what replaces the dot product and maps values: the kernels sum them for each slot and split.
 
     Attributes:
         given: these tensors by name.
-        sums: ``[shares · splits, H, rows, numbers]`` for each. That of a^K has a row for each number of a vector.
+        sums: ``[slots · splits, H, rows, numbers]`` for each. That of a^K has a row for each number of a vector.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.given: dict[str, Tensor] = {}
         self.sums: dict[str, Tensor] = {}
-        names = ["value_maps", "score_maps", "score_weights", *["label_keys"] * (problem.factor_keys is None)]
+        names = [*_MAPS, *["label_keys"] * (problem.factor_keys is None)]
         for name in names:
             if getattr(problem, name) is not None:
                 self.given[name] = getattr(problem, name)
@@ -206,7 +221,7 @@ class _Learned:
                 rows, numbers, field = 1, struct.size, "d_score_weights"
             else:
                 rows, numbers, field = x.shape[-3], x.shape[-1] ** 2, f"d_{name}"
-            shape = struct.shares * struct.splits, struct.heads, rows, numbers
+            shape = run.slots() * struct.splits, struct.heads, rows, numbers
             self.sums[name] = sums = torch.zeros(shape, dtype=run.dtype, device="cpu")
             setattr(struct, field, run.held.tensor(sums))
 
@@ -235,12 +250,21 @@ def _twin(problem: Problem) -> Outputs:
 def _kept(problem: Problem) -> Tensor:
     """Which weights the kernels keep: they weigh all keys alike, and each key's value is a direction of its own."""
     (batch, heads, q_len, _), k_len = problem.query.shape, problem.key.shape[2]
-    terms = "by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score"
-    maps = "value_maps", "score_maps", "score_weights"
+    terms = (
+        "by_query",
+        "by_key",
+        "label_keys",
+        "label_values",
+        "label_biases",
+        "mask",
+        "causal",
+        "score",
+        "label_weights",
+    )
     query = problem.query.new_zeros(batch, heads, q_len, 1, dtype=problem.dtype)
     each = torch.eye(k_len, dtype=problem.dtype, device="cpu").expand(batch, 1, -1, -1)
     alike = replace(
-        problem, **dict.fromkeys((*terms, *maps)), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
+        problem, **dict.fromkeys((*terms, *_MAPS)), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
         need_mass=False, plan=plain(q_len, k_len), columns=1, plan_key=None,
     )  # fmt: skip
     with torch.no_grad():
@@ -269,9 +293,8 @@ def of_biases(by_label: Tensor, biases: Tensor) -> Tensor:
     return by_label.sum((0, 2) if biases.dim() == 2 else (0, 1, 2))[..., : biases.shape[-1]]
 
 
-def splits_of(struct: Any, most_blocks: int) -> int:
-    """Into how many parts backward cuts each graph's blocks, so that all threads have work."""
-    tasks = struct.runs * struct.kv_heads
+def splits_of(struct: Any, tasks: int, most_blocks: int) -> int:
+    """Into how many parts backward cuts each graph's blocks, and with them its tasks, so that all threads have work."""
     if tasks >= 4 * struct.threads or tasks % struct.threads == 0:
         return 1
     return max(1, min(struct.threads, most_blocks))
@@ -286,6 +309,7 @@ class _Run:
     """One pass of the kernels over a problem."""
 
     def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.held = ProblemStructs(problem)
         self.struct: ctypes.Structure = self.held.struct
         self.dtype = problem.dtype
@@ -299,7 +323,7 @@ class _Run:
         """Whether there are several batch rows, all with the same labels."""
         parts = self.held.layout.filled.parts
         same = all(
-            not (part.offset_step or part.ids_step or part.list_step)
+            not (part.offset_step or part.ids_step or part.list_step or part.per_pair)
             for part in parts[: self.struct.num_parts]
         )  # fmt: skip
         return self.struct.batch > 1 and not self.struct.graphs and same
@@ -309,13 +333,65 @@ class _Run:
         struct = self.struct
         return int(PAIRS_PER_NUMBER * struct.batch * struct.size) // max(struct.k_len, 1)
 
-    def shares(self) -> int:
-        """Into how many parts backward cuts the batch rows or graphs; each sums gradients of what they all share."""
-        struct = self.struct
-        if struct.kv_heads >= 4 * struct.threads or struct.kv_heads % struct.threads == 0:
-            return 1
-        most = self._room_for_pairs() if struct.pair_biases.data else struct.runs
-        return max(1, min(struct.threads, struct.runs, most))
+    def cut_tasks(self) -> int:
+        """Decide which tasks backward has, and return the number of splits.
+
+        What adds to the same gradients of pairs is one task, cut into shares; else runs are cut into splits.
+        """
+        struct, mask = self.struct, self._mask_of_pairs()
+        of_biases, threads, struct.shares = bool(struct.pair_biases.data), struct.threads, 1
+        shared = of_biases or (mask is not None and mask.shape[0] < struct.batch)
+        summed = struct.sliced or any(getattr(self.problem, name) is not None for name in _MAPS)
+        struct.shared_runs = int(shared or summed)
+        struct.shared_heads = int(mask is not None and mask.shape[1] < struct.heads)
+        if self.problem.weights_gradient:  # all heads add to it
+            struct.shared_heads, struct.shared_runs = 1, int(shared or struct.weights_step == 0)
+            struct.splits = splits_of(struct, 1 if struct.shared_runs else struct.runs, self.held.layout.most_blocks)
+            return struct.splits
+        if not (shared or struct.shared_heads or self.problem.mask_gradient):
+            struct.splits = splits_of(struct, struct.runs * struct.kv_heads, self.held.layout.most_blocks)
+            if summed and struct.kv_heads < 4 * threads and struct.kv_heads % threads:
+                struct.shares = max(1, min(threads, struct.runs))
+            return struct.splits
+        if not (struct.shared_runs or struct.shared_heads):
+            struct.splits = splits_of(struct, struct.runs * struct.kv_heads, self.held.layout.most_blocks)
+            return struct.splits
+        runs, heads = struct.runs if struct.shared_runs else 1, struct.kv_heads if struct.shared_heads else 1
+        tasks = struct.runs // max(runs, 1) * (struct.kv_heads // heads)
+        # as few that all threads have the same work, or at least four tasks
+        even = min(threads // math.gcd(tasks, threads), -(-4 * threads // max(tasks, 1)))
+        most = self._room_for_pairs() if of_biases else runs * heads
+        struct.splits, struct.shares = 1, max(1, min(even, runs * heads, most))
+        return 1
+
+    def slots(self) -> int:
+        """How many gradients of labels there are: one for each share, or for each run."""
+        return self.struct.shares if self.struct.shared_runs else self.struct.runs
+
+    def _mask_of_pairs(self) -> Tensor | None:
+        """The mask, if it has a number per query and key and needs a gradient."""
+        mask = self.problem.mask if self.problem.mask_gradient else None
+        return None if mask is None or 1 in mask.shape[2:] else mask
+
+    def room_of_mask(self) -> Tensor | None:
+        """Zeros for the gradient of the mask, with a first axis to sum over; None if it needs none."""
+        problem, struct = self.problem, self.struct
+        if not problem.mask_gradient or problem.mask is None:
+            return None
+        shape, rooms = [struct.batch, struct.heads, *problem.mask.shape[2:]], 1
+        if self._mask_of_pairs() is not None:
+            shape, rooms = [*problem.mask.shape], struct.shares
+        elif shape[3] == 1:
+            shape[2] = struct.q_len
+        else:
+            rooms = struct.splits
+        made = torch.zeros(rooms, *shape, dtype=problem.dtype, device="cpu")
+        struct.d_mask, struct.d_mask_key = self.held.tensor(made[0]), int(shape[3] > 1)
+        for axis, at in (("batch", 0), ("head", 1), ("row", 2)):
+            if shape[at] == 1:
+                setattr(struct.d_mask, axis, 0)
+        struct.d_mask_room = made[0].numel() if rooms > 1 else 0
+        return made
 
     def start(self, direction: str) -> None:
         """Run forward or backward; outputs are in the struct."""

@@ -31,11 +31,15 @@ template <class T, class E> class Passes {
   void backward() const {
     lay_panels();
     write_pair_biases();
-    // One task has all runs that add to the same sums.
-    start(p_.shares * p_.kv_heads * p_.splits, [&](int64_t task, int64_t thread) {
-      const int64_t split = task % p_.splits, rest = task / p_.splits;
-      for (int64_t run = rest / p_.kv_heads; run < p_.runs; run += p_.shares)
-        gradients(run, rest % p_.kv_heads, split, rest / p_.kv_heads, room(thread));
+    // One task has all runs and heads that add to the same gradients of labels or pairs, or a share of them. Without
+    // such gradients it has one run of one head, or a split of it. Costly runs come first.
+    if (p_.runs == 0 || p_.kv_heads == 0) return;
+    const int64_t runs = p_.shared_runs ? p_.runs : 1, heads = p_.shared_heads ? p_.kv_heads : 1;
+    const int64_t first_heads = p_.kv_heads / heads, together = runs * heads, lanes = p_.runs / runs * first_heads;
+    start(lanes * p_.shares * p_.splits, [&](int64_t task, int64_t thread) {
+      const int64_t split = task % p_.splits, rest = task / p_.splits, share = rest / lanes, lane = rest % lanes;
+      for (int64_t i = together * share / p_.shares; i < together * (share + 1) / p_.shares; i++)
+        gradients(lane / first_heads + i % runs, lane % first_heads + i / runs, split, share, room(thread));
     });
     if (!p_.d_pair_biases.data) return;
     start(p_.heads, [&](int64_t head, int64_t thread) { PairBiases<T>(p_, head, room(thread)).sum_by_label(); });

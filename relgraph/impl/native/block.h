@@ -8,6 +8,7 @@
 #include "pairs.h"
 #include "products.h"
 #include "room.h"
+#include "slices.h"
 
 namespace relgraph {
 
@@ -19,6 +20,7 @@ template <class T, class E> class Block {
       : p_(p), head_(head), kv_head_(head / (p.heads / p.kv_heads)), split_(split), share_(share) {
     const int64_t* block = p.blocks + 3 * number;
     place_.graph = block[0];
+    slot_ = p.shared_runs ? share : place_.graph;
     place_.batch = p.graphs ? 0 : block[0];
     place_.first_query = p.graphs ? p.q_ptr[block[0]] : 0;
     place_.first_key = p.graphs ? p.k_ptr[block[0]] : 0;
@@ -31,6 +33,8 @@ template <class T, class E> class Block {
     const Room at(p, n_);
     stride_ = at.stride;
     other_stride_ = at.other_stride;
+    by_query_stride_ = at.by_query_stride;
+    if (p.sliced && n_ > 0) slice_ = Slice(p.parts[0], place_, first_, rows_);
     width_ = at.width;
     chunk_ = at.chunk;
     scores_ = room;
@@ -91,7 +95,8 @@ template <class T, class E> class Block {
       if (p_.output.data) lay(rows_of(p_.output), p_.output.row, rows_, p_.block_rows, p_.value_size, output_rows_);
     }
     if (by_label_) gradients_of_sums();
-    const bool sum_biases = p_.d_label_biases.data && !p_.d_pair_biases.data;
+    const bool sum_biases = p_.d_label_biases.data && !p_.d_pair_biases.data && !p_.sliced;
+    if (p_.sliced) std::fill_n(by_query_, rows_ * by_query_stride_, T(0));
     if (sum_biases) std::fill_n(sums_, LANES * width_, T(0));
     T* dq = own_row<T>(p_.dq, place_.batch, head_, query(0));
     if (additive_) {
@@ -104,15 +109,16 @@ template <class T, class E> class Block {
       place_.stop = std::min(start + chunk_, whole.stop);
       gradients_of_keys(start - whole.start, start == whole.start);
     }
-    if (sum_biases) add_lanes(p_, sums_, width_, own_row<T>(p_.d_label_biases, place_.graph, head_, split_));
-    const int64_t copy = share_ * p_.splits + split_;
+    if (sum_biases) add_lanes(p_, sums_, width_, own_row<T>(p_.d_label_biases, slot_, head_, split_));
+    const int64_t copy = slot_ * p_.splits + split_;
     if (additive_) additive_->end_gradients(copy);
     if (score_maps_) {
       score_maps_->map_sums(dq, p_.dq.row);
       score_maps_->add_gradients(p_.d_score_maps, copy);
     }
     if (value_maps_ && p_.output.data) value_maps_->add_gradients(p_.d_value_maps, copy);
-    if (p_.label_keys.data)
+    if (p_.sliced) gradients_of_slice(dq);
+    else if (p_.label_keys.data)
       multiply<T>(p_, 'N', 'N', rows_, p_.size, p_.label_rows, 1,
                   {row_of<T>(p_.d_by_query, place_.batch, head_, query(0)), p_.d_by_query.row}, table_of(p_.label_keys), 1,
                   dq, p_.dq.row);
@@ -196,10 +202,15 @@ template <class T, class E> class Block {
       else add_incoming(r, t, p.sums);
       drop(p, row(r), t);
       add_incoming(r, t, p.mass);
+      if (p.d_label_weights) weight_slopes_of_incoming(r, s, p.mass);
       softmax_backward(t, s, n, deltas_[r]);
+      if (p.d_mask.data) add_to_mask(r, t, n);
       if (slopes_) multiply_rows(t, slopes_ + r * stride_ + at, n);
+      if (p.d_label_weights) weight_slopes_of_score(r, t);
       if (p.d_by_query.data) write_sums(r, t, T(1), p.d_by_query, first);
-      if (p.d_pair_biases.data) {
+      if (p.sliced) {
+        labels(0, r).sum_window(by_query_ + r * by_query_stride_, slice_.first, t);
+      } else if (p.d_pair_biases.data) {
         add_row(own_row<T>(p.d_pair_biases, share_, head_, first_ + r) + place_.start, t, n);
       } else if (p.d_label_biases.data) {
         for (int64_t part = 0; part < p.num_parts; part++)
@@ -211,6 +222,8 @@ template <class T, class E> class Block {
           labels(part, r).sum_by_key(columns + p.parts[part].first_column * p.d_by_key.row, p.d_by_key.row, t);
       }
       drop(p, row(r), s);
+      if (p.d_label_weights && by_label_) weight_slopes(r, s, by_label_ + r * p.turned_label_values.row);
+      else if (p.d_label_weights) weight_slopes_of_incoming(r, s, p.sums);
     }
     T* dq = own_row<T>(p.dq, place_.batch, head_, query(0));
     T* dk = own_row<T>(p.dk, place_.batch, kv_head_, key(0)) + split_ * p.dk_split;
@@ -225,6 +238,29 @@ template <class T, class E> class Block {
     }
     if (p.output.data && value_maps_) value_maps_->sum(place_, weights, stride_, T(1), dv, p.dv.row);
     else if (p.output.data) spread(weights, stride_, n, p.output, output_rows_, p.value_size, T(1), dv, p.dv.row);
+  }
+
+  // The share of the slice's numbers in the gradients of queries, of the table and of biases.
+  void gradients_of_slice(T* dq) {
+    const Problem& p = p_;
+    const int64_t slot = slot_ * p.splits + split_, stride = by_query_stride_;
+    slice_.each_stretch(p.parts[0], [&](int64_t at, int64_t count, int64_t id) {
+      const T* numbers = by_query_ + at;
+      const Matrix<T> keys = table_of(p.label_keys);
+      multiply<T>(p, 'N', 'N', rows_, p.size, count, 1, {numbers, stride}, {keys.data + id * keys.stride, keys.stride},
+                  1, dq, p.dq.row);
+      multiply<T>(p, 'T', 'N', count, p.size, rows_, T(p.scale), {numbers, stride}, wide_queries(), 1,
+                  own_row<T>(p.d_label_keys, slot, head_, id), p.d_label_keys.row);
+      T* biases = p.d_label_biases.data ? own_row<T>(p.d_label_biases, slot_, head_, split_) + id : nullptr;
+      for (int64_t r = 0; biases && r < rows_; r++) add_row(biases, numbers + r * stride, count);
+    });
+  }
+
+  // A row's gradients of finished scores, which are those of the mask that was added to them.
+  void add_to_mask(int64_t r, const T* t, int64_t n) {
+    T* into = own_row<T>(p_.d_mask, place_.batch, head_, query(r)) + (share_ + split_) * p_.d_mask_room;
+    if (p_.d_mask_key) add_row(into + key(0), t, n);
+    else *into += sum(t, n);
   }
 
   // Rows of x against n keys (or values) from the place's first one.
@@ -311,12 +347,67 @@ template <class T, class E> class Block {
     return static_cast<const E*>(all) + (place_.batch * p_.kv_heads + kv_head_) * p_.panels * p_.panel * numbers;
   }
 
+  // The block's queries in the type of scores.
+  Matrix<T> wide_queries() const {
+    if constexpr (sizeof(E) == sizeof(T)) return {rows_of(p_.query), p_.query.row};
+    else return {wide_, p_.size};
+  }
+
   Row row(int64_t r) const { return {place_, head_, first_ + r}; }
   int64_t query(int64_t r) const { return place_.first_query + first_ + r; }
   int64_t key(int64_t j) const { return place_.first_key + place_.start + j; }
   const E* rows_of(const Tensor& x) const { return row_of<E>(x, place_.batch, head_, query(0)); }
   const E* keys_of(const Tensor& x) const { return row_of<E>(x, place_.batch, kv_head_, key(0)); }
-  RowLabels<T> labels(int64_t part, int64_t r) const { return {p_.parts[part], place_, first_ + r, spare_}; }
+  RowLabels<T> labels(int64_t part, int64_t r) const {
+    return {p_.parts[part], place_, first_ + r, spare_, weighted(part, r)};
+  }
+
+  WeightedRow<T> weighted(int64_t part, int64_t r) const {
+    const Part& mine = p_.parts[part];
+    if (!mine.per_pair) return {};
+    const T* weights = static_cast<const T*>(p_.label_weights) + weights_at(mine, r);
+    return {mine, weights, first_ + r, place_.batch, place_.start, place_.stop - place_.start, p_.k_len};
+  }
+
+  // Where the weights of row r begin, and their gradients.
+  int64_t weights_at(const Part& part, int64_t r) const {
+    return place_.batch * p_.weights_step + (first_ + r) * part.per_pair * p_.k_len + place_.start;
+  }
+
+  // To the gradients of the weights of row r: the numbers s of its pairs times those of their labels.
+  void weight_slopes(int64_t r, const T* s, T* numbers) const {
+    for (int64_t i = 0; i < p_.num_parts; i++)
+      if (p_.parts[i].per_pair) weighted(i, r).slopes(slopes_at(i, r), s, ids_of(numbers, i));
+  }
+
+  void weight_slopes_of_incoming(int64_t r, const T* s, const Tensor& from) {
+    if (!from.data) return;
+    load(table_ + width_, row_of<T>(from, place_.batch, head_, query(r)), T(0));
+    weight_slopes(r, s, table_ + width_);
+  }
+
+  void weight_slopes_of_score(int64_t r, const T* t) {
+    if (const T* from = by_query_of(r)) {
+      load(table_, from, T(0));
+      weight_slopes(r, t, table_);
+    }
+    if (!p_.by_key.data) return;
+    const T* columns = row_of<T>(p_.by_key, place_.batch, head_, 0) + key(0);
+    for (int64_t i = 0; i < p_.num_parts; i++)
+      if (p_.parts[i].per_pair)
+        weighted(i, r).slopes_by_key(slopes_at(i, r), t, columns + p_.parts[i].first_column * p_.by_key.row, p_.by_key.row);
+  }
+
+  T* slopes_at(int64_t part, int64_t r) const {
+    return static_cast<T*>(p_.d_label_weights) + weights_at(p_.parts[part], r);
+  }
+
+  // The numbers that labels add to the scores of row r; biases that all rows share are there after score().
+  const T* by_query_of(int64_t r) const {
+    if (p_.label_keys.data) return by_query_ + r * by_query_stride_;
+    if (p_.by_query.data) return row_of<T>(p_.by_query, place_.batch, head_, query(r));
+    return p_.label_biases.data ? by_query_ : nullptr;
+  }
 
   // The keys that some row of the block may attend to by distance and causal order.
   void find_keys() {
@@ -354,9 +445,7 @@ template <class T, class E> class Block {
     const T* shared = p_.label_biases.data && !p_.label_keys.data ? biases_of(p_, head_, by_query_) : nullptr;
     for (int64_t r = 0; r < rows_; r++) {
       T* s = scores_ + r * stride_;
-      const T* from = p_.label_keys.data ? by_query_ + r * p_.columns
-                      : p_.by_query.data ? row_of<T>(p_.by_query, place_.batch, head_, query(r))
-                                         : shared;
+      const T* from = by_query_of(r);
       if (from == shared && r == 0) load(table_, shared, -INF<T>);
       if (p_.pair_biases.data)
         scale_add_row(s, row_of<T>(p_.pair_biases, 0, head_, first_ + r) + place_.start, n_, T(p_.scale));
@@ -367,6 +456,10 @@ template <class T, class E> class Block {
           continue;
         }
         const RowLabels<T> mine = labels(part, r);
+        if (p_.sliced) {
+          mine.add_window(s, from, slice_.first, factor);
+          continue;
+        }
         if (from && mine.is_plain()) {
           mine.add_plain(s, from + p_.parts[part].first_column, factor, -INF<T>);
           continue;
@@ -387,18 +480,37 @@ template <class T, class E> class Block {
   // The number that each label adds to the scores of each row, made of the vectors that labels add to keys.
   void score_labels() {
     const Problem& p = p_;
+    if constexpr (sizeof(E) < sizeof(T))
+      for (int64_t r = 0; r < rows_; r++)
+        for (int64_t d = 0; d < p.size; d++) wide_[r * p.size + d] = widen(rows_of(p.query)[r * p.query.row + d]);
+    if (p.sliced) return score_slice();
     for (int64_t r = 0; r < rows_; r++) {
       T* row = by_query_ + r * p.columns;
       if (p.label_biases.data) biases_of(p, head_, row);
       else std::fill(row + p.label_rows, row + p.columns, T(0));
     }
-    Matrix<T> queries{wide_, p.size};
-    if constexpr (sizeof(E) == sizeof(T)) queries = {rows_of(p.query), p.query.row};
-    else
-      for (int64_t r = 0; r < rows_; r++)
-        for (int64_t d = 0; d < p.size; d++) wide_[r * p.size + d] = widen(rows_of(p.query)[r * p.query.row + d]);
-    multiply<T>(p, 'N', 'T', rows_, p.label_rows, p.size, T(p.scale), queries, table_of(p.label_keys),
+    multiply<T>(p, 'N', 'T', rows_, p.label_rows, p.size, T(p.scale), wide_queries(), table_of(p.label_keys),
                 p.label_biases.data ? T(1) : T(0), by_query_, p.columns);
+  }
+
+  // The same by place of the slice.
+  void score_slice() {
+    const Problem& p = p_;
+    const Part& part = p.parts[0];
+    for (int64_t end : {int64_t(0), part.lookup_length - 1}) {  // an end may be without a label
+      const int64_t at = end - slice_.first;
+      for (int64_t r = 0; at >= 0 && at < slice_.width && r < rows_; r++)
+        by_query_[r * by_query_stride_ + at] = part.lookup[end] == -2 ? -INF<T> : T(0);
+    }
+    slice_.each_stretch(part, [&](int64_t at, int64_t count, int64_t id) {
+      T* numbers = by_query_ + at;
+      const Matrix<T> keys = table_of(p.label_keys);
+      for (int64_t r = 0; p.label_biases.data && r < rows_; r++)
+        std::copy_n(row_of<T>(p.label_biases, 0, head_, 0) + id, count, numbers + r * by_query_stride_);
+      multiply<T>(p, 'N', 'T', rows_, count, p.size, T(p.scale), wide_queries(),
+                  {keys.data + id * keys.stride, keys.stride}, p.label_biases.data ? T(1) : T(0), numbers,
+                  by_query_stride_);
+    });
   }
 
   // Scores of row r become exp(s - max); their sum, 0 for a row that sees nothing. Forward notes the log-sum-exp.
@@ -447,11 +559,13 @@ template <class T, class E> class Block {
   }
 
   const Problem& p_;
-  int64_t head_, kv_head_, split_, share_, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0, width_ = 0;
+  int64_t head_, kv_head_, split_, share_, slot_ = 0, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0;
+  int64_t width_ = 0;
   Place place_{};
   std::optional<Additive<T>> additive_;
   std::optional<Mapped<T>> score_maps_, value_maps_;
-  int64_t chunk_ = 0;
+  Slice slice_;
+  int64_t chunk_ = 0, by_query_stride_ = 0;
   T *scores_, *other_, *slopes_, *table_, *sums_, *by_label_, *by_query_, *wide_, *spare_, *shares_, *deltas_;
   E *narrow_ = nullptr, *turned_ = nullptr, *query_rows_ = nullptr, *output_rows_ = nullptr;
 };

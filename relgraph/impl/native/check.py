@@ -29,7 +29,7 @@ def check_tensors(problem: Problem) -> None:
         raise ValueError(f"query must be floating, got {problem.query.dtype}")
     if problem.columns != plan.columns:
         raise ValueError(f"columns must be the plan's, {plan.columns}, got {problem.columns}")
-    for name in ("label_queries", "vectors"):
+    for name in ("label_queries", "key_gates", "value_gates", "vectors"):
         if getattr(problem, name) is not None:
             raise ValueError(f"{name} must be None over all pairs, got a tensor")
     shapes = [
@@ -39,6 +39,12 @@ def check_tensors(problem: Problem) -> None:
         ("by_query", problem.by_query, (batch, heads, q_len, plan.columns)),
         ("by_key", problem.by_key, (batch, heads, k_len, plan.columns)),
     ]
+    weighted = [part.weighted for part in plan.parts if part.weighted is not None]
+    if len(weighted) != (problem.label_weights is not None):
+        raise ValueError(f"label_weights must be given for one weighted part, got {len(weighted)} such parts")
+    for several, weights in zip(weighted, (problem.label_weights,), strict=False):
+        rows = 1 if weights is not None and weights.shape[0] == 1 else batch
+        shapes.append(("label_weights", weights, (rows, q_len, k_len, several.shape[-1])))
     biases = problem.label_biases
     if biases is not None:
         rows = rows_of_tables(plan)
@@ -57,6 +63,9 @@ def check_tensors(problem: Problem) -> None:
         raise ValueError(f"score_weights must be given with an activation and only then, got score={problem.score}")
     if weights is not None and problem.score_maps is not None:
         raise ValueError("score_maps must be None with score_weights, got a tensor")
+    for name in ("value_maps", "score_maps", "score_weights"):
+        if problem.label_weights is not None and getattr(problem, name) is not None:
+            raise ValueError(f"{name} must be None with label_weights, got a tensor")
     tables = ("label_keys", problem.label_keys, size), ("label_values", problem.label_values, value.shape[-1])
     for name, table, width in tables:
         if table is not None:
@@ -105,6 +114,8 @@ def _check_options(problem: Problem) -> None:
             raise ValueError(f"{name} must broadcast to {list(full)}, got shape {list(x.shape)}")
         if not x.is_cpu or not (x.dtype == torch.bool or x.is_floating_point()):
             raise ValueError(f"{name} must be bool or floating on the CPU, got {x.dtype} on {x.device.type}")
+    if problem.mask_gradient and (problem.mask is None or problem.mask.dtype == torch.bool):
+        raise ValueError("mask must be floating if it needs a gradient, got none or one of bools")
     if problem.dropout_p > 0.0 and problem.keep is None and problem.seed is None:
         raise ValueError("seed or keep must be given with dropout_p, got neither")
     if problem.seed is not None and problem.seed.numel() not in (1, 5):
@@ -134,6 +145,7 @@ def check_plan(plan: LabelPlan, batch: int) -> None:
         if isinstance(part.offset, Tensor):
             _check_offset("q_offset", part.offset, graphs)
         _check_ids(plan, part, batch)
+        _check_weighted(plan, part, batch)
         if part.csr is not None:
             _check_pairs(plan, part, part.csr, batch)
 
@@ -179,6 +191,23 @@ def _check_ids(plan: LabelPlan, part: Part, batch: int) -> None:
     if len(sizes) and (int(starts.min()) < 0 or int((starts + sizes).max()) > ids.shape[0]):
         raise ValueError(f"starts must leave room for each graph's ids among {ids.shape[0]}")
     return None
+
+
+def _check_weighted(plan: LabelPlan, part: Part, batch: int) -> None:
+    ids = part.weighted
+    if ids is None:
+        return
+    if ids.dtype not in _ID_TYPES:
+        raise ValueError(f"weighted ids must be signed integers, got {ids.dtype}")
+    if plan.q_ptr is not None or part.csr is not None:
+        raise ValueError("weighted ids must not be of listed or packed pairs")
+    if ids.dim() != 4 or ids.shape[0] not in (1, batch) or ids.shape[1:3] != (plan.q_len, plan.k_len):
+        raise ValueError(
+            f"weighted ids must have shape [1 or {batch}, {plan.q_len}, {plan.k_len}, M], got {list(ids.shape)}"
+        )
+    if ids.numel():
+        low, high = torch.aminmax(ids)
+        _check_range("weighted ids", int(low), int(high), -1, part.num_labels)
 
 
 def _check_pairs(plan: LabelPlan, part: Part, csr: Csr, batch: int) -> None:
@@ -237,6 +266,8 @@ def check_listed(problem: Problem) -> None:
     plan, csr, labels = problem.plan, problem.plan.parts[0].csr, problem.plan.num_labels[0]
     if csr is None or csr.batch not in (1, batch) or len(plan.parts) != 1:
         raise ValueError(f"plan must have one part, which lists the pairs of 1 or {batch} batch rows")
+    if plan.parts[0].weighted is not None:
+        raise ValueError("weighted ids must not be of listed or packed pairs")
     vectors, channels = problem.vectors, problem.value.shape[-1]
     numbers = 0 if vectors is None else vectors.shape[-1]
     shapes = [
@@ -249,7 +280,8 @@ def check_listed(problem: Problem) -> None:
     ]
     for name, x, wanted in (
         ("label_keys", problem.label_keys, size), ("label_values", problem.label_values, channels),
-        ("label_queries", problem.label_queries, size),
+        ("label_queries", problem.label_queries, size), ("key_gates", problem.key_gates, size),
+        ("value_gates", problem.value_gates, channels),
     ):  # fmt: skip
         if x is not None:
             shapes.append((name, x, (labels, wanted) if x.dim() == 2 else (heads, labels, wanted)))

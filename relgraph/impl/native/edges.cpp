@@ -169,6 +169,8 @@ template <class T> void sum_parts(const EdgeProblem& p, int64_t h) {
   sum(p.d_label_keys, p.size);
   sum(p.d_label_queries, p.size);
   sum(p.d_label_values, p.value_size);
+  sum(p.d_key_gates, p.size);
+  sum(p.d_value_gates, p.value_size);
 }
 
 // The gradients of the pairs' vectors, in one batch row after the other, as these add to the same vectors.

@@ -53,6 +53,9 @@ struct EdgeProblem {
   int64_t stretches;          // that the queries of a batch row are cut into
   int64_t threads;
   Parallel parallel;
+  Tensor key_gates, value_gates;  // what labels multiply keys and values by, as the tables, or null; and their gradients
+  Tensor d_key_gates, d_value_gates;
+  void* d_added;            // gradient of what is added to each pair, [lanes, P], or null
 };
 
 }  // namespace relgraph

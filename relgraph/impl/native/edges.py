@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph.call import Answer, Call, Tables, accumulation_dtype
+from relgraph.call import Answer, Call, Gates, Tables, accumulation_dtype
 from relgraph.impl import op
 from relgraph.impl.eager.primitive import outputs as outputs_in_torch
-from relgraph.impl.listed import added_to_pairs, given_factor
+from relgraph.impl.listed import added_to_pairs, given_factor, gradient_of_mask
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_listed, check_plan, check_rows
 from relgraph.impl.native.problem import KeepsAlive, as_long
@@ -51,6 +51,10 @@ MOST_PACKED = 1 << 22
 rows fit into no cache, whether they are packed or not."""
 
 
+_TABLES = "label_keys", "label_values", "label_queries", "key_gates", "value_gates"
+"""What has a row for each label, in the order of a problem."""
+
+
 def attend_listed(call: Call) -> Answer:
     """Attention over listed pairs; see :mod:`relgraph.impl.eager.edges` for its meaning."""
     dtype = accumulation_dtype(call.query.dtype)
@@ -78,6 +82,8 @@ def _terms(call: Call, tables: Tables) -> tuple[Call, dict[str, Any]]:
     terms: dict[str, Any] = {}
     for name, table in (("label_keys", tables.key), ("label_values", tables.value), ("label_queries", tables.query)):
         terms[name] = None if table is None else table.to(dtype)
+    if call.gates is not None:
+        terms |= gates_of(call.gates, dtype)
     if edge is None:
         return call, terms
     terms["vectors"] = edge.attr.to(dtype)
@@ -85,6 +91,12 @@ def _terms(call: Call, tables: Tables) -> tuple[Call, dict[str, Any]]:
     if edge.key is None:
         return call, terms
     return replace(call, query=torch.cat([call.query, call.query @ edge.key.to(dtype)], -1)), terms
+
+
+def gates_of(gates: Gates, dtype: torch.dtype) -> dict[str, Any]:
+    """The gates as a problem has them."""
+    named = zip(("key_gates", "value_gates"), gates, strict=True)
+    return {name: None if gate is None else gate.to(dtype) for name, gate in named}
 
 
 def _by_query(call: Call, inside: Tables, outside: Tables) -> Tensor | None:
@@ -197,6 +209,8 @@ class EdgeStructs(KeepsAlive):
         struct.label_values = self.table(problem.label_values)
         if problem.label_queries is not None:
             struct.label_queries = self.table(problem.label_queries)
+        if problem.key_gates is not None or problem.value_gates is not None:
+            struct.key_gates, struct.value_gates = self.table(problem.key_gates), self.table(problem.value_gates)
 
     def fill_vectors(self, given: Tensor, size: int) -> None:
         """Edge vectors, and the numbers of queries that they are multiplied by."""
@@ -294,11 +308,16 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
         d_vectors = torch.empty(problem.vectors.shape, dtype=dtype, device="cpu")
         struct.d_attr = filled.address(d_vectors)
         struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype, device="cpu"))
-    tables = [problem.label_keys, problem.label_values, problem.label_queries]
+    d_added = None
+    if problem.mask_gradient:
+        d_added = torch.empty(filled.num_lanes, pairs.count, dtype=dtype, device="cpu")
+        struct.d_added = filled.address(d_added)
+    tables = [getattr(problem, name) for name in _TABLES]
     of_tables = [
         None if x is None else torch.empty(struct.heads, *x.shape[-2:], dtype=dtype, device="cpu") for x in tables
     ]
-    struct.d_label_keys, struct.d_label_values, struct.d_label_queries = map(filled.table, of_tables)
+    for name, made in zip(_TABLES, of_tables, strict=True):
+        setattr(struct, f"d_{name}", filled.table(made))
     width = sum(x.shape[-1] for x in tables if x is not None)
     if width:
         tasks = struct.batch * struct.stretches
@@ -309,7 +328,7 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
         parts = struct.stretches - 1, struct.batch, struct.kv_heads, struct.k_len, size + struct.value_size
         struct.key_parts = filled.address(torch.empty(parts, dtype=dtype, device="cpu"))
     if filled.empty:
-        for made in (dq, dk, dv, db, *of_tables, d_vectors):
+        for made in (dq, dk, dv, db, *of_tables, d_vectors, d_added):
             if made is not None:
                 made.zero_()
     else:
@@ -320,7 +339,8 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     ]
     if d_vectors is not None:
         d_vectors = torch.empty_like(d_vectors).index_copy_(0, _csr(problem.plan).order, d_vectors)
-    return [dq, dk, dv, db, None, *of_tables, d_vectors]
+    d_mask = None if d_added is None else gradient_of_mask(problem, d_added)
+    return [dq, dk, dv, db, None, *of_tables, d_vectors, d_mask]
 
 
 def _twin(problem: Problem) -> Outputs:

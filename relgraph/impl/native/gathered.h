@@ -25,21 +25,34 @@ template <class T> struct NextRows {
   const T* operator[](int64_t e) const { return data + e * stride; }
 };
 
-// Rows of a table by label; one of zeros for a pair without a label.
+// Rows of a table by label; another row for a pair without a label.
 template <class T> struct LabelRows {
   const T* data;
   int64_t stride;
   const int32_t* ids;
-  const T* zeros;
+  const T* other;
 
-  const T* operator[](int64_t e) const { return ids[e] < 0 ? zeros : data + ids[e] * stride; }
+  const T* operator[](int64_t e) const { return ids[e] < 0 ? other : data + ids[e] * stride; }
+};
+
+// The rows of x times those of y, number by number.
+template <class X, class Y> struct Times {
+  X x;
+  Y y;
+
+  struct Row {
+    decltype(x[0]) a;
+    decltype(y[0]) b;
+    auto operator[](int64_t d) const { return a[d] * b[d]; }
+  };
+  Row operator[](int64_t e) const { return {x[e], y[e]}; }
 };
 
 // s[e] = a · x[e]
 template <int64_t N, class T, class X> void dots(const T* a, const X& x, int64_t count, int64_t size, T* s) {
   const int64_t n = N ? N : size;
   for (int64_t e = 0; e < count; e++) {
-    const T* row = x[e];
+    const auto row = x[e];
     T total = 0;
 #pragma omp simd reduction(+ : total)
     for (int64_t d = 0; d < n; d++) total += a[d] * row[d];
@@ -52,7 +65,8 @@ template <int64_t N, class T, class X, class Y>
 void dots(const T* a, const X& x, const Y& y, int64_t count, int64_t size, T* s) {
   const int64_t n = N ? N : size;
   for (int64_t e = 0; e < count; e++) {
-    const T *row = x[e], *more = y[e];
+    const auto row = x[e];
+    const auto more = y[e];
     T total = 0;
 #pragma omp simd reduction(+ : total)
     for (int64_t d = 0; d < n; d++) total += a[d] * (row[d] + more[d]);
@@ -65,7 +79,8 @@ template <int64_t N, class T, class X, class Y>
 void dots_of_both(const X& x, const Y& y, int64_t count, int64_t size, T* s) {
   const int64_t n = N ? N : size;
   for (int64_t e = 0; e < count; e++) {
-    const T *row = x[e], *other = y[e];
+    const auto row = x[e];
+    const auto other = y[e];
     T total = 0;
 #pragma omp simd reduction(+ : total)
     for (int64_t d = 0; d < n; d++) total += row[d] * other[d];
@@ -74,7 +89,7 @@ void dots_of_both(const X& x, const Y& y, int64_t count, int64_t size, T* s) {
 }
 
 // into += factor * row
-template <class T> void add_scaled(T factor, const T* row, int64_t size, T* into) {
+template <class T, class Row> void add_scaled(T factor, const Row& row, int64_t size, T* into) {
 #pragma omp simd
   for (int64_t d = 0; d < size; d++) into[d] += factor * row[d];
 }
@@ -88,7 +103,7 @@ template <int64_t N, class T, class X> void weigh(const T* weights, const X& x, 
     T sums[N];  // stays in registers
     for (int64_t d = 0; d < N; d++) sums[d] = into[d];
     for (int64_t e = 0; e < count; e++) {
-      const T* row = x[e];
+      const auto row = x[e];
       one_by_one();
 #pragma omp simd
       for (int64_t d = 0; d < N; d++) sums[d] += weights[e] * row[d];
@@ -106,7 +121,8 @@ void weigh(const T* weights, const X& x, const Y& y, int64_t count, int64_t size
     T sums[N];
     for (int64_t d = 0; d < N; d++) sums[d] = into[d];
     for (int64_t e = 0; e < count; e++) {
-      const T *row = x[e], *more = y[e];
+      const auto row = x[e];
+      const auto more = y[e];
       one_by_one();
 #pragma omp simd
       for (int64_t d = 0; d < N; d++) sums[d] += weights[e] * (row[d] + more[d]);

@@ -4,6 +4,7 @@
 
 #include "loops.h"
 #include "problem.h"
+#include "weighted.h"
 
 namespace relgraph {
 
@@ -23,8 +24,8 @@ struct Place {
 // One part's ids of the keys of a row. Keys [0, left) have one id, keys [right, n) another one, those between are read.
 template <class T> class RowLabels {
  public:
-  RowLabels(const Part& part, const Place& place, int64_t row, T* spare)
-      : part_(part), spare_(spare), n_(place.stop - place.start) {
+  RowLabels(const Part& part, const Place& place, int64_t row, T* spare, const WeightedRow<T>& weighted = {})
+      : weighted_(weighted), part_(part), spare_(spare), n_(place.stop - place.start) {
     if (part.lookup_length > 0) {
       const int64_t offset = part.offsets[place.graph * part.offset_step];
       const int64_t at = place.start - row - offset - part.first_distance;  // where the first key is in the lookup
@@ -53,7 +54,7 @@ template <class T> class RowLabels {
 
   // Whether ids follow the distance and no pair is listed. Such a row needs no copy of its numbers by label, and a copy
   // costs time: the processor waits if it reads numbers in other pieces than it has just written.
-  bool is_plain() const { return part_.affine && !part_.row_ptr; }
+  bool is_plain() const { return part_.affine && !part_.row_ptr && !part_.per_pair; }
 
   // Whether no pair is listed, so that keys [0, left) have one id and keys [right, n) one.
   bool uniform(int64_t& left, int64_t& right) const {
@@ -95,6 +96,20 @@ template <class T> class RowLabels {
     if (right_ < n_ && right_id_ != -2) row[slot(right_id_)] += sum(s + right_, n_ - right_) * factor;
   }
 
+  // A plain row's s = s * scale + row[place], where `row` has a number for each place of the lookup from `first` on.
+  void add_window(T* s, const T* row, int64_t first, T scale) const {
+    if (left_ > 0) scale_add(s, left_, scale, row[0 - first]);
+    if (left_ < right_) scale_add_row(s + left_, row + (place() - first), right_ - left_, scale);
+    if (right_ < n_) scale_add(s + right_, n_ - right_, scale, row[part_.lookup_length - 1 - first]);
+  }
+
+  // A plain row's row[place] += s.
+  void sum_window(T* row, int64_t first, const T* s) const {
+    if (left_ > 0) row[0 - first] += sum(s, left_);
+    if (left_ < right_) add_row(row + (place() - first), s + left_, right_ - left_);
+    if (right_ < n_) row[part_.lookup_length - 1 - first] += sum(s + right_, n_ - right_);
+  }
+
   // s = s * scale + table[id] for every key; labels of listed pairs replace the labels below them.
   void add(T* s, const T* table, T scale) const {
     keep_listed(s);
@@ -110,6 +125,7 @@ template <class T> class RowLabels {
       if (role(e) == 1) s[key(e)] = spare_[first++] * scale + table[id(e)];
     for (int64_t e = 0; e < count_; e++)
       if (role(e) == 2) s[key(e)] += table[id(e)];
+    weighted_.add(s, table);
   }
 
   // sums[id] += s for every key; `sums` has LANES rows, `width` numbers apart, which count together.
@@ -132,6 +148,7 @@ template <class T> class RowLabels {
     put_listed(s);
     for (int64_t e = 0; e < count_; e++)
       if (role(e) != 0) sums[id(e)] += s[key(e)];
+    weighted_.sum_into(sums, width, s);
   }
 
   // s += columns[id] at every key: a table with a row of all keys for each label.
@@ -147,6 +164,7 @@ template <class T> class RowLabels {
       if (role(e) == 1) s[key(e)] = spare_[first++] + columns[slot(id(e)) * keys + key(e)];
     for (int64_t e = 0; e < count_; e++)
       if (role(e) == 2) s[key(e)] += columns[slot(id(e)) * keys + key(e)];
+    weighted_.add_by_key(s, columns, keys);
   }
 
   // columns[id] += s at every key.
@@ -159,6 +177,7 @@ template <class T> class RowLabels {
     put_listed(s);
     for (int64_t e = 0; e < count_; e++)
       if (role(e) != 0) columns[slot(id(e)) * keys + key(e)] += s[key(e)];
+    weighted_.sum_by_key(columns, keys, s);
   }
 
  private:
@@ -166,6 +185,7 @@ template <class T> class RowLabels {
   int64_t id(int64_t e) const { return part_.listed[listed_ + e]; }
   int64_t role(int64_t e) const { return part_.role[listed_ + e]; }
   int64_t first_id() const { return *static_cast<const int32_t*>(ids_); }
+  int64_t place() const { return static_cast<const int32_t*>(ids_) - part_.lookup; }  // of key left_, in the lookup
   int64_t slot(int64_t id) const { return id < 0 ? part_.num_labels : id; }
 
   template <class F> void read(F f) const {
@@ -195,6 +215,7 @@ template <class T> class RowLabels {
       if (role(e) == 1) s[key(e)] = spare_[first++];
   }
 
+  WeightedRow<T> weighted_;
   const Part& part_;
   T* spare_;
   int64_t n_, left_ = 0, right_ = 0, left_id_ = 0, right_id_ = 0, bytes_ = 0;

@@ -19,7 +19,7 @@ from relgraph.call import Answer, Call, Given
 from relgraph.impl import op
 from relgraph.impl.native import build
 from relgraph.impl.native.attend import of_biases, of_table, splits_of
-from relgraph.impl.native.edges import KERNELS, EdgeStructs
+from relgraph.impl.native.edges import KERNELS, EdgeStructs, gates_of
 from relgraph.impl.native.problem import (
     ProblemStructs,
     dense_rows,
@@ -35,13 +35,14 @@ from relgraph.score import DOT
 
 _FIELDS = {
     "query": "query", "key": "key", "value": "value", "key_table": "label_keys", "value_table": "label_values",
-    "query_table": "label_queries", "bias_table": "label_biases", "attn_mask": "mask",
+    "query_table": "label_queries", "bias_table": "label_biases", "key_gate": "key_gates", "value_gate": "value_gates",
+    "attn_mask": "mask",
 }  # fmt: skip
 """The tensors of such a call, and where a struct has them; in the order of a problem."""
 
 _GRADIENTS = {
     "query": "dq", "key": "dk", "value": "dv", "key_table": "d_label_keys", "value_table": "d_label_values",
-    "query_table": "d_label_queries",
+    "query_table": "d_label_queries", "key_gate": "d_key_gates", "value_gate": "d_value_gates",
 }  # fmt: skip
 """Where a struct of listed pairs has their gradients."""
 
@@ -63,6 +64,7 @@ def _fits(call: Call, given: Given) -> bool:
     tables, inputs = call.tables[0], (call.query, call.key, call.value)
     if (
         len(call.tables) > 1
+        or call.weighted
         or call.plan.by_function
         or tables.batched
         or call.keep is not None
@@ -72,11 +74,13 @@ def _fits(call: Call, given: Given) -> bool:
         return False
     if call.score is not DOT or isinstance(call.q_offset, Tensor):
         return False
-    if any(isinstance(x, (Tensor, tuple)) and name not in _FIELDS for name, x in given.items()):
+    known = {*_FIELDS, "sink"}  # a sink changes the answer afterwards
+    if any(isinstance(x, (Tensor, tuple)) and name not in known for name, x in given.items()):
         return False
     dtype = call.query.dtype
     fits = dtype in (torch.float32, torch.float64)
-    return fits and all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables))
+    gates = call.gates or ()
+    return fits and all(x is None or (x.numel() and x.dtype == dtype) for x in (*inputs, *tables, *gates))
 
 
 class Prepared(ABC):
@@ -90,6 +94,7 @@ class Prepared(ABC):
     def __init__(self, given: Given) -> None:
         self.names = [name for name in _FIELDS if given.get(name) is not None]
         self.packed = given["query"].dim() == 3
+        self.layouts = _layouts([given[name] for name in self.names])
 
     def answer(self, given: Given, plan: LabelPlan) -> Answer:
         """The answer to a call of this form over labels of this plan, in the layout of the caller."""
@@ -110,7 +115,23 @@ class Prepared(ABC):
     def run(self, tensors: Sequence[Tensor]) -> Outputs:
         """The outputs."""
 
-    backward: Any = None
+    def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
+        """The gradients of the tensors, None for those that are not prepared.
+
+        Hooks on saved tensors, such as those that offload them, may have given them another layout than that of the
+        form, by which the struct steps.
+        """
+        as_it_was = _layouts(tensors[: len(self.names)]) == self.layouts
+        return self._gradients(tensors, outputs, incoming) if as_it_was else None
+
+    @abstractmethod
+    def _gradients(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
+        """The gradients of tensors and outputs in the layout of the form."""
+
+
+def _layouts(tensors: Sequence[Tensor]) -> list[Any]:
+    """By what kernels step through tensors."""
+    return [(x.stride(), x.dtype) for x in tensors]
 
 
 class _AllPairs(Prepared):
@@ -120,7 +141,10 @@ class _AllPairs(Prepared):
 
     def __init__(self, call: Call, given: Given) -> None:
         super().__init__(given)
-        self.mask_shape = None if call.mask is None else call.mask.shape
+        self.mask_shape = None
+        if call.mask is not None:
+            self.mask_shape = call.mask.shape
+            self.layouts[-1] = _layouts([call.mask])[0]
         tables = call.tables[0]
         self.columns = call.plan.columns if tables.value is not None else 0
         tensors, header = op.flat(
@@ -151,8 +175,15 @@ class _AllPairs(Prepared):
         tables = call.tables[0]
         struct = CProblem.from_buffer_copy(self.filled)
         struct.is_backward = struct.splits = 1
-        struct.shares = struct.runs
-        if (tables.bias is not None and tables.key is None) or splits_of(struct, self.kept[0].most_blocks) > 1:
+        struct.shares = 1
+        learned_mask = call.mask is not None and call.mask.requires_grad
+        shared_biases = tables.bias is not None and tables.key is None
+        if (
+            struct.sliced
+            or learned_mask
+            or shared_biases
+            or splits_of(struct, struct.runs * struct.kv_heads, self.kept[0].most_blocks) > 1
+        ):
             return None
         struct.given_output, struct.sums = self.filled.output, CTensor()
         rooms = [self._room(x, x.shape[3]) for x in (call.query, call.key, call.value)]
@@ -219,7 +250,8 @@ class _AllPairs(Prepared):
         """The outputs; of a step, by its struct."""
         struct = CProblem.from_buffer_copy(self.filled) if step is None else step
         held, dtype = self._take(struct, tensors), self.dtype
-        output, sums = (torch.empty_strided(*room, dtype=dtype, device="cpu") for room in (self.output, self.sums))
+        output = torch.empty_strided(*self.output, dtype=dtype, device="cpu")
+        sums = torch.empty_strided(*self.sums, dtype=dtype, device="cpu")
         lse = torch.empty(self.rows, dtype=dtype, device="cpu")
         struct.output.data, struct.lse = output.data_ptr(), lse.data_ptr()
         if self.columns:
@@ -228,10 +260,13 @@ class _AllPairs(Prepared):
         del held  # the kernels have read it
         return Outputs(output, lse, sums, None)
 
-    def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
-        """The gradients of the tensors from that of the output; None if other outputs have one."""
-        grad, *others = incoming
+    def _gradients(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None] | None:
+        """The gradients of the tensors from those of output and log-sum-exp; None if other outputs have one."""
+        grad, of_lse, *others = incoming
         if self.backwards is None or grad is None or any(x is not None for x in others):
+            return None
+        made = [(room[1], self.dtype) for room in (self.output, self.sums)[: 2 if self.columns else 1]]
+        if _layouts([outputs.output, outputs.sums][: len(made)]) != made:
             return None
         struct = CProblem.from_buffer_copy(self.backwards)
         held, dtype = self._take(struct, tensors), self.dtype
@@ -241,6 +276,9 @@ class _AllPairs(Prepared):
         grad = dense_rows(grad, dtype)
         struct.output = struct.d_output = CTensor(grad.data_ptr(), *grad.stride()[:3])
         struct.given_output.data = outputs.output.data_ptr()
+        if of_lse is not None:
+            held.append(of_lse.contiguous())
+            struct.d_lse = held[-1].data_ptr()
         dq, dk, dv = (torch.empty_strided(*room, dtype=dtype, device="cpu") for room in self.of_inputs)
         struct.dq.data, struct.dk.data, struct.dv.data = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
         found: dict[str, Tensor | None] = {"query": dq, "key": dk, "value": dv}
@@ -301,7 +339,7 @@ class _Listed(Prepared):
             call = replace(call, dropout_seed=torch.zeros((), dtype=torch.int64, device="cpu"))
         tensors, header = op.flat(
             call, columns=0, need_sums=False, label_keys=tables.key, label_values=tables.value,
-            label_queries=tables.query,
+            label_queries=tables.query, **({} if call.gates is None else gates_of(call.gates, call.query.dtype)),
         )  # fmt: skip
         self.rest = header, call.scale, call.dropout_p, None
         self.places = [x is not None for x in tensors]
@@ -318,7 +356,7 @@ class _Listed(Prepared):
         tables, csr = call.tables[0], call.plan.parts[0].csr
         if call.mask is not None or call.is_causal or tables.bias is not None or tables.rows is not None:
             return False
-        dense = (call.query, call.key, call.value, *(x for x in tables if x is not None))
+        dense = (call.query, call.key, call.value, *(x for x in (*tables, *(call.gates or ())) if x is not None))
         return csr is not None and csr.col.shape[0] > 0 and all(x.stride(-1) == 1 for x in dense)
 
     def tensors(self, given: Given) -> list[Tensor]:
@@ -339,7 +377,7 @@ class _Listed(Prepared):
         build.kernels().library.relgraph_edges_forward(ctypes.byref(struct))
         return Outputs(output, lse, None, None)
 
-    def backward(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:  # noqa: ARG002
+    def _gradients(self, tensors: Sequence[Tensor], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:  # noqa: ARG002
         """The gradients of the tensors; weights are computed again, so outputs are not needed."""
         filled, widths, numbers = self._for_gradients(tensors)
         struct = CEdges.from_buffer_copy(filled)
@@ -372,7 +410,7 @@ class _Listed(Prepared):
             return self._backward
         struct, widths = CEdges.from_buffer_copy(self.filled), {}
         for name, x in zip(self.names, tensors, strict=False):
-            if name.endswith("_table"):
+            if name.endswith(("_table", "_gate")):
                 labels, widths[name] = x.shape[-2:]
                 setattr(struct, _GRADIENTS[name], CTensor(0, 0, labels * widths[name], widths[name]))
             else:

@@ -56,6 +56,10 @@ struct Part {
   const int8_t* role;       // 1 first, 2 further label of the same pair, 0 ignored
   int64_t list_step;        // rows from one batch row to the next, or 0
   int64_t full;             // whether every pair is known to attend
+  int64_t per_pair;         // weighted labels of each pair, or 0
+  const void* several;      // their ids, [batch or 1, q_len, per_pair, k_len]; -1 adds nothing
+  int64_t several_bytes;
+  int64_t several_step;     // numbers from one batch row to the next, or 0
 };
 
 struct Problem {
@@ -81,6 +85,7 @@ struct Problem {
   // w of scores w · act(q + k + a): [1, heads, 1, size]. The vectors a that labels add, as turned_label_values has them.
   Tensor score_weights, added_keys;
   int64_t label_rows;  // the columns; of one part without the last one, which is of zeros
+  int64_t sliced;      // whether a block multiplies only the rows of label_keys that it reads; of one plain part
   const void* mask;
   int64_t mask_kind;  // 0 none, 1 bool, 2 added
   int64_t mask_strides[4];
@@ -104,14 +109,17 @@ struct Problem {
   const void* d_lse;
   Tensor dq, dk, dv, d_by_query, d_by_key;  // dk, dv, d_by_key: [splits, batch, heads, rows, size]
   int64_t dk_split, dv_split, d_by_key_split;  // numbers from one split to the next
-  // The gradients of b, which begin as zeros: a row for each split and run, [runs, heads, splits, columns]. If the
-  // biases of all pairs are written out: the gradients of pairs for each share of the runs, [shares, heads, q_len,
-  // k_len], and their sums by label, [1, heads, 1, columns].
+  // The gradients of b, which begin as zeros: a row for each split and slot, [slots, heads, splits, columns], where a
+  // slot is a share of shared runs, else a run. If the biases of all pairs are written out: the gradients of pairs for
+  // each share, [shares, heads, q_len, k_len], and their sums by label, [1, heads, 1, columns].
   Tensor d_label_biases, d_pair_biases;
-  // Sums for each share of the runs and split: [shares * splits, heads, rows, numbers]. That of added_keys has a row for
-  // each number of a vector, [size, columns].
+  Tensor d_label_keys;  // if sliced: it begins as zeros, [slots * splits, heads, label_rows, size]
+  // The same for maps and weights: [slots * splits, heads, rows, numbers]. That of added_keys has a row for each number of
+  // a vector, [size, columns].
   Tensor d_value_maps, d_score_maps, d_score_weights, d_added_keys;
-  int64_t shares;  // backward: into how many parts the runs are cut; each has a task for a head of keys and a split
+  // Whether all runs, and whether all heads, add to the same gradients of labels or pairs. Tasks that do are cut into
+  // shares, each with gradients of its own.
+  int64_t shared_runs, shared_heads, shares;
   const int64_t* blocks;  // [num_blocks, 3]: graph or batch row, first query in it, number of queries
   int64_t num_blocks, block_rows;
   const int64_t* block_ptr;  // [runs + 1]: a run is the blocks of one graph or batch row, the costly ones first
@@ -134,6 +142,16 @@ struct Problem {
   int64_t panels;  // per head, or 0 if keys and values are multiplied in place
   // [batch, kv_heads, panels, ...]: keys and values transposed, [size, panel], and as rows, [panel, size]
   void *turned_keys, *turned_values, *key_rows, *value_rows;
+  // The gradient of an added mask, which begins as zeros: [rooms, batch or 1, heads or 1, q_len, k_len] with a room per
+  // share. If all keys have the same number: a sum per row, [batch, heads, q_len, 1]; if all queries do: sums per key,
+  // [splits, batch, heads, 1, k_len].
+  Tensor d_mask;
+  int64_t d_mask_key;   // 1, or 0 for a sum per row
+  int64_t d_mask_room;  // numbers from one room to the next; 0 if there is one
+  // The weights of weighted labels, laid out as their ids, and in backward their gradients, which begin as zeros, or null.
+  const void* label_weights;
+  void* d_label_weights;
+  int64_t weights_step;  // numbers from one batch row to the next, or 0
 };
 
 }  // namespace relgraph

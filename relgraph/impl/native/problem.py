@@ -37,6 +37,12 @@ BLAS computes the rest.
 FEWEST_QUERIES = {torch.float32: 96, torch.bfloat16: 24}
 """With fewer queries than this, BLAS is faster than panels, in bfloat16 after a conversion to float32."""
 
+MOST_COLUMNS = 512
+"""With more labels torch makes B, because a block's part of it would leave the cache.
+
+Labels by distance are the exception: a block multiplies only the rows of the table that it reads.
+"""
+
 FARTHEST = 1 << 61
 """The bound on offsets: beyond it all keys are equally far, and sums of offsets and lengths fit into 64 bits."""
 
@@ -120,7 +126,7 @@ class PlanStructs(KeepsAlive):
             num_parts=len(parts), parts=parts, blocks=self.numbers(table), num_blocks=len(found), block_rows=rows,
             block_ptr=self.numbers(ptr), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
             run_graphs=self.numbers([*order]),
-            q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns, label_rows=rows_of_tables(plan),
+            q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns, label_rows=rows_of_tables(plan), shares=1,
         )  # fmt: skip
         if plan.q_ptr is not None and plan.k_ptr is not None:
             self.filled.graphs = len(queries)
@@ -146,12 +152,26 @@ class PlanStructs(KeepsAlive):
             made.row_ptr, made.col, made.listed = map(self.long, (csr.row_ptr, csr.col, csr.ids))
             made.role = self.address(csr.role.contiguous())
             made.list_step = csr.row_ptr.shape[0] // csr.batch if csr.batch > 1 else 0
+        if part.weighted is not None:
+            several = part.weighted.mT.contiguous()
+            made.per_pair, made.several_bytes = several.shape[2], several.element_size()
+            made.several, made.several_step = self.address(several), several[0].numel() if several.shape[0] > 1 else 0
         return made
 
 
 def _goes_up(ids: Sequence[int]) -> bool:
     """Whether the ids go up one by one."""
     return all(id_ >= 0 and id_ == ids[0] + s for s, id_ in enumerate(ids))
+
+
+def in_blocks(plan: LabelPlan) -> bool:
+    """Whether blocks multiply queries by key tables: labels are few, or by distance, so that a block reads few."""
+    return plan.columns <= MOST_COLUMNS or _by_distance_alone(plan)
+
+
+def _by_distance_alone(plan: LabelPlan) -> bool:
+    one = plan.parts[0]
+    return len(plan.parts) == 1 and isinstance(one.ids, DistanceIds) and one.csr is None and one.weighted is None
 
 
 _TERMS = ("by_query", "by_key", "label_keys", "label_values", "label_biases")
@@ -240,7 +260,10 @@ class ProblemStructs(KeepsAlive):
     Attributes:
         struct: the struct.
         layout: the part that it shares with other problems of these labels.
+        weights: those of weighted labels, ``[B or 1, N_q, M, N_k]``.
     """
+
+    weights: Tensor
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -261,11 +284,17 @@ class ProblemStructs(KeepsAlive):
         self.layout = made.layout
         self.struct = struct = CProblem.from_buffer_copy(made.filled)
         struct.threads = torch.get_num_threads()
+        if problem.factor_keys is not None and problem.columns > MOST_COLUMNS and _by_distance_alone(problem.plan):
+            struct.sliced = struct.parts[0].affine
         self._kept += operands
         for at, name in made.given:
             getattr(struct, name).data = operands[at].data_ptr()  # pyright: ignore[reportOptionalMemberAccess]
         if problem.label_keys is not None and problem.factor_keys is None:
             struct.added_keys = self.turned_table(problem.label_keys, problem.plan)
+        if problem.label_weights is not None:
+            self.weights = weights = problem.label_weights.mT.contiguous()
+            struct.label_weights = self.address(weights)
+            struct.weights_step = weights[0].numel() if weights.shape[0] > 1 else 0
         if problem.mask is not None or problem.dropout_p > 0.0:
             self._masks(problem, dtype)
         if problem.causal is not None:

@@ -13,10 +13,12 @@ constexpr int64_t PADDED = 16;       // a row of scores is padded to a multiple,
 constexpr int64_t PAIRS_AHEAD = 40;  // how many pairs before their use the rows of a pair are prefetched,
 constexpr int64_t ROWS_AHEAD = 4;    // and how many queries before for those of a query
 
-// Numbers per label in a part of the tables' gradients: keys, queries, values, each if there is such a table.
+// Numbers per label in a part of the gradients of tables and gates: keys, queries, values, gates of keys, of values,
+// each if there is one.
 inline int64_t table_sizes(const EdgeProblem& p) {
-  const int64_t tables = int64_t(p.label_keys.data != nullptr) + int64_t(p.label_queries.data != nullptr);
-  return tables * p.size + (p.label_values.data ? p.value_size : 0);
+  const auto number = [](const Tensor& x) { return int64_t(x.data != nullptr); };
+  return (number(p.label_keys) + number(p.label_queries) + number(p.key_gates)) * p.size +
+         (number(p.label_values) + number(p.value_gates)) * p.value_size;
 }
 
 // The keys and values of one head in a batch row, where they are read, and room for their gradients.
@@ -39,11 +41,14 @@ template <class T, int64_t N> class Query {
     slopes_ = other_ + stride_;
     factors_ = slopes_ + stride_;
     zeros_ = factors_ + stride_;
-    std::fill(zeros_, zeros_ + std::max(p.size, p.value_size), T(0));
+    const int64_t size = std::max(p.size, p.value_size);
+    ones_ = zeros_ + padded(size);
+    std::fill(zeros_, zeros_ + size, T(0));
+    std::fill(ones_, ones_ + size, T(1));
   }
 
   static int64_t padded(int64_t count) { return (count + PADDED - 1) / PADDED * PADDED; }
-  static int64_t room(int64_t longest, int64_t size) { return 5 * padded(longest) + padded(size); }
+  static int64_t room(int64_t longest, int64_t size) { return 5 * padded(longest) + 2 * padded(size); }
 
   void place(int64_t query) {
     const int64_t row = pairs_.own ? batch_ * p_.q_len + query : query;
@@ -64,7 +69,9 @@ template <class T, int64_t N> class Query {
     if (const T* factors = kept(h))
       for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
     if (p.sums.data) sum_labels(scores_, row(p.sums, h));
-    sum_rows(scores_, values(), p.label_values, h, p.value_size, row(p.output, h));
+    gated(values(), p.value_gates, h, [&](const auto& values) {
+      sum_rows(scores_, values, p.label_values, h, p.value_size, row(p.output, h));
+    });
     if (p.edge_sums.data) sum_vectors(scores_, row(p.edge_sums, h));
   }
 
@@ -81,6 +88,7 @@ template <class T, int64_t N> class Query {
     for (int64_t e = 0; e < count_; e++) delta += scores_[e] * grads_[e];
     if (p.lse) delta -= static_cast<const T*>(p.lse)[(batch_ * p.heads + h) * p.q_len + query_];
     softmax_backward(grads_, scores_, count_, delta);
+    if (p.d_added) std::copy_n(grads_, count_, static_cast<T*>(p.d_added) + lane(h) * pairs_.count + first_);
     if (p.score_kind)
       for (int64_t e = 0; e < count_; e++) grads_[e] *= slopes_[e];
     if (p.d_by_query.data) sum_labels(grads_, row(p.d_by_query, h));
@@ -89,12 +97,17 @@ template <class T, int64_t N> class Query {
       for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
     if (p.noted) note(h);
     if (p.d_edge_query.data) sum_vectors(grads_, row(p.d_edge_query, h));
-    sum_rows(grads_, keys(), p.label_keys, h, p.size, row(p.dq, h));
-    spread<N>(grads_, OneRow<T>{row(p.query, h)}, col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
+    gated(keys(), p.key_gates, h,
+          [&](const auto& keys) { sum_rows(grads_, keys, p.label_keys, h, p.size, row(p.dq, h)); });
+    gated(OneRow<T>{row(p.query, h)}, p.key_gates, h, [&](const auto& queries) {
+      spread<N>(grads_, queries, col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
+    });
     if (p.label_queries.data)
       spread<N>(grads_, of_labels(p.label_queries, h), col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
     if (p.output.data)
-      spread<N>(scores_, OneRow<T>{row(p.output, h)}, col_, count_, p.value_size, nodes_.d_value, nodes_.d_value_row);
+      gated(OneRow<T>{row(p.output, h)}, p.value_gates, h, [&](const auto& outputs) {
+        spread<N>(scores_, outputs, col_, count_, p.value_size, nodes_.d_value, nodes_.d_value_row);
+      });
     if (part_) tables(h);
   }
 
@@ -156,11 +169,25 @@ template <class T, int64_t N> class Query {
   }
   LabelRows<T> of_labels(const Tensor& x, int64_t h) const { return {row_of<T>(x, 0, h, 0), x.row, ids_, zeros_}; }
 
+  // Calls f with x, or with x times the row of each pair's label if there are gates.
+  template <class X, class F> void gated(const X& x, const Tensor& gates, int64_t h, const F& f) const {
+    if (!gates.data) return f(x);
+    const LabelRows<T> rows{row_of<T>(gates, 0, h, 0), gates.row, ids_, ones_};
+    f(Times<X, LabelRows<T>>{x, rows});
+  }
+
   // into = Σ_e weights[e] (x[e] + the table's row of its label)
-  void sum_rows(const T* weights, const Rows<T>& x, const Tensor& table, int64_t h, int64_t size, T* into) const {
+  template <class X>
+  void sum_rows(const T* weights, const X& x, const Tensor& table, int64_t h, int64_t size, T* into) const {
     std::fill(into, into + size, T(0));
     if (table.data) weigh<N>(weights, x, of_labels(table, h), count_, size, into);
     else weigh<N>(weights, x, count_, size, into);
+  }
+
+  // s[e] = a · (x[e] + the table's row of its label)
+  template <class X> void dot_rows(const T* a, const X& x, const Tensor& table, int64_t h, int64_t size, T* s) const {
+    if (table.data) dots<N>(a, x, of_labels(table, h), count_, size, s);
+    else dots<N>(a, x, count_, size, s);
   }
 
   void sum_vectors(const T* weights, T* into) const {
@@ -174,7 +201,7 @@ template <class T, int64_t N> class Query {
     else dots<0>(a, vectors_of_pairs(), count_, p_.edge_size, s);
   }
 
-  // The gradients of the tables, summed over the queries of a task.
+  // The gradients of tables and gates, summed over the queries of a task.
   void tables(int64_t h) {
     const EdgeProblem& p = p_;
     T* into = part_ + h * p.labels * table_sizes(p);
@@ -184,7 +211,10 @@ template <class T, int64_t N> class Query {
     };
     if (p.label_keys.data) add(grads_, OneRow<T>{row(p.query, h)}, p.size);
     if (p.label_queries.data) add(grads_, keys(), p.size);
-    if (p.label_values.data && p.output.data) add(scores_, OneRow<T>{row(p.output, h)}, p.value_size);
+    const OneRow<T> query{row(p.query, h)}, output{row(p.output, h)};
+    if (p.label_values.data && p.output.data) add(scores_, output, p.value_size);
+    if (p.key_gates.data) add(grads_, Times<OneRow<T>, Rows<T>>{query, keys()}, p.size);
+    if (p.value_gates.data && p.output.data) add(scores_, Times<OneRow<T>, Rows<T>>{output, values()}, p.value_size);
   }
 
   void sum_labels(const T* weights, T* into) const {
@@ -197,11 +227,10 @@ template <class T, int64_t N> class Query {
   void score(int64_t h, bool slopes) {
     const EdgeProblem& p = p_;
     T* s = scores_;
-    const Rows<T> keys = this->keys();
-    if (p.label_keys.data) dots<N>(row(p.query, h), keys, of_labels(p.label_keys, h), count_, p.size, s);
-    else dots<N>(row(p.query, h), keys, count_, p.size, s);
+    gated(keys(), p.key_gates, h,
+          [&](const auto& keys) { dot_rows(row(p.query, h), keys, p.label_keys, h, p.size, s); });
     if (p.label_queries.data) {
-      dots_of_both<N>(keys, of_labels(p.label_queries, h), count_, p.size, other_);
+      dots_of_both<N>(keys(), of_labels(p.label_queries, h), count_, p.size, other_);
       add_row(s, other_, count_);
     }
     if (p.edge_query.data) {
@@ -285,11 +314,11 @@ template <class T, int64_t N> class Query {
   void incoming(int64_t h, const T* factors) {
     const EdgeProblem& p = p_;
     T* g = grads_;
-    const Rows<T> values = this->values();
     if (!p.output.data) std::fill(g, g + count_, T(0));
-    else if (p.label_values.data)
-      dots<N>(row(p.output, h), values, of_labels(p.label_values, h), count_, p.value_size, g);
-    else dots<N>(row(p.output, h), values, count_, p.value_size, g);
+    else
+      gated(values(), p.value_gates, h, [&](const auto& values) {
+        dot_rows(row(p.output, h), values, p.label_values, h, p.value_size, g);
+      });
     if (p.sums.data) add_labels(g, row(p.sums, h), ids_, count_);
     if (p.edge_sums.data) {
       dot_vectors(row(p.edge_sums, h), other_);
@@ -314,7 +343,7 @@ template <class T, int64_t N> class Query {
   const Nodes<T> nodes_;
   int64_t stride_, batch_, query_ = 0, first_ = 0, count_ = 0;
   const int32_t *col_ = nullptr, *ids_ = nullptr;
-  T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_;
+  T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_, *ones_;
 };
 
 }  // namespace relgraph

@@ -12,6 +12,7 @@ namespace relgraph {
 struct Room {
   int64_t chunk;   // keys at a time in backward
   int64_t stride;  // of a row of scores
+  int64_t by_query_stride;  // of a row of numbers that labels add to scores
   int64_t width;   // of a table row in memory: the columns, and two guards for each part's one column of zeros
   int64_t other_stride, other, slopes, table, sums, by_label, by_query, wide, spare, shares, narrow, turned, query_rows, output_rows;
   int64_t additive, score_maps, value_maps, tile_labels;
@@ -29,8 +30,9 @@ struct Room {
     table = slopes + (is_backward && p.score_kind ? rows * stride : 0);
     sums = table + 2 * width;
     by_label = up(sums + LANES * width, 16);
+    by_query_stride = p.sliced ? up(std::min(keys + rows - 1, p.parts[0].lookup_length), 16) : p.columns;
     by_query = by_label + (p.turned_label_values.data ? rows * p.turned_label_values.row : 0);
-    wide = by_query + (p.label_keys.data ? rows * p.columns : p.label_biases.data ? p.columns : 0);
+    wide = by_query + (p.label_keys.data ? rows * by_query_stride : p.label_biases.data ? p.columns : 0);
     spare = wide + (p.label_keys.data && p.half ? rows * p.size : 0);
     shares = spare + keys;
     narrow = up(shares + rows, 16);

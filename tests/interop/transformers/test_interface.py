@@ -194,3 +194,17 @@ def test_relations_are_not_lost_in_silence(tmp_path):
         with pytest.raises(ValueError, match="attn_implementation must stay 'relgraph' for a model with Relation"):
             model.set_attn_implementation(switched)
     model.set_attn_implementation("relgraph")
+
+
+def test_rotary_positions_are_those_of_llama():
+    llama = transformers.models.llama.modeling_llama
+    config = transformers.LlamaConfig(hidden_size=64, num_attention_heads=4, max_position_embeddings=64)
+    query, key, positions = torch.randn(2, 4, 9, 16), torch.randn(2, 4, 9, 16), torch.arange(5, 14)
+    cos, sin = llama.LlamaRotaryEmbedding(config)(query, positions[None])
+    rotary = rg.RotaryPositions(16)
+    for got, wanted in zip(
+        (rotary(query, positions), rotary(key, positions)),
+        llama.apply_rotary_pos_emb(query, key, cos, sin),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted, atol=1e-6, rtol=0.0)
