@@ -12,6 +12,7 @@ import relgraph as rg
 from relgraph.call import check_call
 from relgraph.call.operands import POSITIONAL
 from relgraph.functional.attention import answer_to
+from relgraph.impl.rule import choose
 from relgraph.labelers.sequence.function import OwnFunction
 from relgraph.labels import (
     BlockLabels,
@@ -304,8 +305,8 @@ def attention_weights(case: Case) -> tuple[Tensor, Tensor]:
 
 
 def _answered(case: Case, impl: str | None, keep, **wanted):
-    call = call_of(*case.inputs, case.labels, *case.tables, **case.options, **wanted)
-    return answer_to(replace(call, keep=keep), impl)
+    call = replace(call_of(*case.inputs, case.labels, *case.tables, **case.options, **wanted), keep=keep)
+    return answer_to(call, choose(call, impl))
 
 
 def call_of(*arguments, **options):

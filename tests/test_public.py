@@ -15,9 +15,10 @@ NAMES = [
     "DenseLabels", "DistanceLabels", "EdgeLabels", "EdgeType", "FromFunction", "Graph", "Grid", "KVCache",
     "Labeler", "Labels", "NodeType", "PathEdges", "PersonalizedPageRank", "RandomWalk", "RelationAttention",
     "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer", "RelationTables",
-    "RelationTransformer", "Segments", "ShortestPath", "SiblingDistance", "SinusoidalPositions", "SumLabels",
-    "TreeRelation", "UpDown", "VirtualNode", "WeightedLabels", "Window", "edge_attention", "functional", "labelers",
-    "labels", "nn", "record_attention", "relation_attention", "relation_attention_with_aux", "score", "which_impl",
+    "RelationTransformer", "RotaryPositions", "Segments", "ShortestPath", "SiblingDistance", "SinusoidalPositions",
+    "SumLabels", "TreeRelation", "UpDown", "VirtualNode", "WeightedLabels", "Window", "edge_attention", "functional",
+    "labelers", "labels", "nn", "record_attention", "relation_attention", "relation_attention_with_aux", "score",
+    "which_impl",
 ]  # fmt: skip
 
 

@@ -196,7 +196,7 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
         answer = None if form is None else prepared.first_answer(form, given, call, name)
         if answer is None:
             packed = given["query"].dim() == 3
-            answer = with_sink(answer_to(call, name), sink)
+            answer = with_sink(_answer_by(name, call), sink)
             return to_caller(answer, call.query, packed), aux_of(answer, packed, need_lse=need_lse)
     answer = with_sink(answer, sink)
     return answer.output, aux_of(answer, given["query"].dim() == 3, need_lse=need_lse)
@@ -218,8 +218,12 @@ def aux_of(answer: Answer, packed: bool, *, need_lse: bool) -> AttentionAux:
     return AttentionAux(weights, single, lse)
 
 
-def answer_to(call: Call, name: str) -> Answer:
-    """The answer of the implementation of this name."""
+def answer_to(call: Call, impl: str | None) -> Answer:
+    """The answer of the implementation that the caller named, or of the one that the rule chooses."""
+    return _answer_by(choose(call, impl), call)
+
+
+def _answer_by(name: str, call: Call) -> Answer:
     device = call.query.device.type
     if check.autocast_dtype(device) is None:
         return IMPLEMENTATIONS[name](call)

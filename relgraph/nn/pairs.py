@@ -1,4 +1,4 @@
-"""Attention with a learned bias for every pair: over a pair representation, or beside one."""
+"""Attention with a learned bias for every pair: over a pair representation, or with biases from one."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ Files, in the order in which data meets them:
 - ``related``, ``full_maps``, ``linear_score``, ``query_maps``, ``relation_mean``: maps of the whole input by relation.
 - ``fitting``: which options fit together.
 - ``edge_layer``: what ``conv`` and ``hetero`` share.
+- ``projected_layer``: the projections of ``conv``, with full maps in place of any.
 - ``conv``, ``hetero``, ``global_attention``: one layer each.
 - ``convert``, ``convert_relational``: from PyG's TransformerConv, GATv2Conv, RGATConv and RGCNConv.
 - ``record``: how ``record_attention`` records ``conv`` and ``hetero``.

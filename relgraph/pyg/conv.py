@@ -24,19 +24,17 @@ from relgraph.nn.tables import RelationTables
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 from relgraph.pyg.convert_relational import of_rgat_conv, of_rgcn_conv
 from relgraph.pyg.data import parts_of
-from relgraph.pyg.edge_layer import EdgeLayer, check_propagation, check_some, check_tied_projections, check_widths
-from relgraph.pyg.fitting import check_full_sizes, check_means, check_scores, which_full
-from relgraph.pyg.full_maps import FullMaps, Reader
+from relgraph.pyg.edge_layer import check_propagation, check_some, check_tied_projections, check_widths
+from relgraph.pyg.fitting import check_means, check_scores, which_full
 from relgraph.pyg.linear_score import LinearScore
-from relgraph.pyg.messages import edge_rows, followed, in_func_transform, scores_and_values
-from relgraph.pyg.query_maps import scored_by_pairs
-from relgraph.pyg.related import Related, from_pairs, related
-from relgraph.pyg.relation_mean import relation_means
+from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
+from relgraph.pyg.projected_layer import ProjectedLayer
+from relgraph.pyg.related import from_pairs
 from relgraph.pyg.self_loops import SelfLoops, check_self_loops
 from relgraph.score import Score
 
 
-class RelationConv(EdgeLayer, MessagePassing):
+class RelationConv(ProjectedLayer, MessagePassing):
     """Attention over incoming edges in which scores and values carry a vector for each edge's relation.
 
     Node i, the target, is the query. The sources j of its incoming edges e = (j → i), with relation r_e and features
@@ -135,7 +133,6 @@ class RelationConv(EdgeLayer, MessagePassing):
     """
 
     out_bias: nn.Parameter | None
-    lin_key: Any  # None if all keys have full maps: Any spares an assertion at each use
 
     def __init__(
         self,
@@ -277,20 +274,6 @@ class RelationConv(EdgeLayer, MessagePassing):
         self.lin_beta = Linear(3 * out, 1, bias=False) if self.beta else None
         self.register_parameter("out_bias", nn.Parameter(torch.zeros(out)) if out_bias else None)
 
-    def _make_full_maps(self, num_bases: int | None, num_blocks: int | None) -> None:
-        width, (sources, targets) = self.heads * self.out_channels, self._widths
-        check_full_sizes(self.full_maps, self.num_relations, self._widths, width, num_bases, num_blocks)
-        own = {name for name in self.full_maps if name not in self.tie_projections}
-
-        def make(inputs: int) -> FullMaps:
-            assert self.num_relations is not None
-            return FullMaps(self.num_relations, inputs, width, num_bases, num_blocks)
-
-        self.key_map = make(sources) if "key" in own else None
-        self.query_map = make(targets) if "query" in own else None
-        if "value" in own:
-            self.value_map = make(sources)
-
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
@@ -364,6 +347,11 @@ class RelationConv(EdgeLayer, MessagePassing):
             check.boolean("return_attention_weights", return_attention_weights)
         x_src, x_dst, edge_index, edges = self._read(x, edge_index, edge_type, edge_attr)
         if self.normalize == "relation":
+            if self._is_followed():
+                raise NotImplementedError(
+                    "normalize='relation' has no message() path, which explainers, hooks, torch.func transforms and "
+                    "subclasses with messages of their own need"
+                )
             out, alpha = self._averaged(x_src, edges)
         else:
             out, alpha = self._attended(x_src, x_dst, edges, wanted)
@@ -474,84 +462,6 @@ class RelationConv(EdgeLayer, MessagePassing):
             return to_query(x_dst).view(shape), key, value
         return key if x_dst is x_src else to_key(x_dst).view(shape), key, value
 
-    def _project_by_relation(
-        self, x_src: Tensor, x_dst: Tensor, labels: EdgeLabels
-    ) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Keys and values of every pair of a source and a relation, ``[U, H, C]``; queries unless they have maps."""
-        pairs, shape = related(labels, self._side), (-1, self.heads, self.out_channels)
-
-        def rows(maps: FullMaps | None, lin: Linear | None) -> Tensor:
-            if maps is not None:
-                return maps(pairs.rows(x_src), pairs).view(shape)
-            assert lin is not None
-            return pairs.rows(lin(x_src)).view(shape)
-
-        key = rows(self.key_map, self.lin_key)
-        full_value = self.value_map if "value" in self.full_maps else None
-        value = key if "value" in self.tie_projections else rows(full_value, self.lin_value)
-        if "query" in self.full_maps:
-            return None, key, value
-        to_query = self.lin_key if self.lin_query is None else self.lin_query
-        assert to_query is not None
-        return to_query(x_dst).view(shape), key, value
-
-    def _options(
-        self, query: Tensor | None, key: Tensor, x_dst: Tensor, labels: EdgeLabels, attr: OptTensor
-    ) -> dict[str, Any]:
-        """Further arguments of the fused call; those that say how full maps of queries and a LinearScore enter."""
-        given: dict[str, Any] = {"edge_attr": attr, "impl": self.impl}
-        if attr is not None:
-            shape = (self.heads, self.out_channels, -1)
-            for name, lin in zip(("edge_key", "edge_value"), self._edge_projections(), strict=True):
-                given[name] = None if lin is None else lin.weight.view(shape)
-        maps = None
-        if "query" in self.full_maps:
-            maps = self.key_map if self.query_map is None else self.query_map
-        if self.linear_score is not None:
-            edge = None if attr is None or self.lin_edge is None else self.lin_edge.weight
-            rows = None if maps is None else maps.numbers(x_dst, self.linear_score.query)
-            return given | self.linear_score._operands(query, key, rows, edge)
-        return (
-            given if maps is None else given | scored_by_pairs(maps, x_dst, key, labels, attr, given.get("edge_value"))
-        )
-
-    def _averaged(self, x_src: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
-        """The sums over relations of the means over edges, ``[N_dst, H, C]``, and each edge's share, ``[E, H]``."""
-        if self._is_followed():
-            raise NotImplementedError(
-                "normalize='relation' has no message() path, which explainers, hooks, torch.func transforms and "
-                "subclasses with messages of their own need"
-            )
-        labels = edges.known or edges.labels()
-
-        def project(means: Tensor, pairs: Related) -> Tensor:
-            lin = self.lin_value
-            rows = self.value_map(means, pairs) if lin is None else lin(means)
-            added = edge_rows(pairs.relations, self.tables).get("value_table")
-            return rows if added is None else rows + added.expand(-1, self.heads, -1).flatten(1)
-
-        out, share = relation_means(x_src, labels, 1 - self._side, project)
-        return out.view(-1, self.heads, self.out_channels), share[:, None].expand(-1, self.heads)
-
-    @property
-    def _side(self) -> int:
-        """Which row of ``edge_index`` holds the sources."""
-        return int(self.flow == "target_to_source")
-
-    def _readers(self) -> tuple[Any, Any]:
-        """A projection that reads the sources, and one that reads the targets."""
-        full_value = self.value_map if "value" in self.full_maps else None
-        sources: Any = self.lin_key or self.key_map or self.lin_value or full_value
-        targets = self.lin_query or self.query_map
-        if targets is None:
-            targets = self.lin_skip if self.normalize == "relation" else sources
-        return sources, targets or Reader(self._widths[1], sources.weight)
-
-    def _edge_projections(self) -> tuple[Linear | None, Linear | None]:
-        """The projections of ``edge_attr`` for score and output."""
-        one_for_both = "edge" in self.tie_projections and "value" in self.edge_terms and self.lin_edge_value is None
-        return self.lin_edge, self.lin_edge if one_for_both else self.lin_edge_value
-
     def _can_fuse(self) -> bool:
         """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
@@ -573,16 +483,6 @@ class RelationConv(EdgeLayer, MessagePassing):
             return out + root
         gate = self.lin_beta(torch.cat([out, root, out - root], -1)).sigmoid()
         return gate * root + (1 - gate) * out
-
-    @property
-    def _score(self) -> Any:
-        return self.score if self.linear_score is None else self.linear_score
-
-    def _shown_options(self) -> str:
-        maps = "".join(f", {name}_map='full'" for name in self.full_maps)
-        one = next((one for one in (self.key_map, self.value_map, self.query_map) if isinstance(one, FullMaps)), None)
-        normalize = "" if self.normalize == "softmax" else f", normalize={self.normalize!r}"
-        return super()._shown_options() + maps + ("" if one is None else one._options()) + normalize
 
     def __repr__(self) -> str:
         relations = "" if self.num_relations is None else f", num_relations={self.num_relations}"

@@ -19,7 +19,8 @@ class LinearScore(nn.Module):
         s_e = LeakyReLU(A_q·q + A_k·k + A_f·(U_k f_e) + b[r_e])        # [H], one number per head
 
     With one map W_r for queries, keys and values (``key_map="full"``, ``value_map="full"``, ``query_map="full"``,
-    ``tie_projections=("value", "query")``), this is additive relational attention. No tensor holds a vector per edge.
+    ``tie_projections=("value", "query")``), this is additive relational attention. No tensor holds a vector per edge;
+    with full maps of the queries, one holds N · R · H numbers.
 
     Source: Busbridge et al. 2019, "Relational Graph Attention Networks", eqs. 3-5 (ARGAT).
 

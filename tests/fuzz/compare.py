@@ -17,6 +17,7 @@ from relgraph.call.operands import POSITIONAL
 from relgraph.functional.attention import answer_to
 from relgraph.functional.sink import with_sink
 from relgraph.impl.native import build
+from relgraph.impl.rule import choose
 from relgraph.score import Named
 from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum, lose_keys, rounded
@@ -279,8 +280,8 @@ def _with_keep(call: Arguments, impl: str | None) -> dict:
     given = dict(zip(POSITIONAL, call.positional, strict=True))
     wanted = {"need_weights": call.case.need_weights, "need_label_mass": call.case.need_mass}
     checked = check_call({**given, **call.options, **call.more, **wanted})
-    keep = call.case.keep.to(call.dtype)
-    answer = with_sink(answer_to(replace(checked, keep=keep), impl), call.more["sink"])
+    checked = replace(checked, keep=call.case.keep.to(call.dtype))
+    answer = with_sink(answer_to(checked, choose(checked, impl)), call.more["sink"])
     outputs = {"z": answer.output, "lse": answer.lse, "weights": answer.weights}
     outputs.update({("mass", part): m for part, m in enumerate(answer.mass or ())})
     return outputs

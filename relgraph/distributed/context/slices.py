@@ -144,7 +144,7 @@ def attend_part(
             larger = given.get("drawn") or Drawn()
             origin = (larger.batch, larger.head + first_head, rows[0], keys[0])
             call = replace(call, dropout_seed=whole.seed, dropout_origin=origin)
-        return answer_to(call, choose(call, given.get("impl")))
+        return answer_to(call, given.get("impl"))
 
 
 def positions_of(runs: Sequence[Run]) -> list[tuple[Run, Run]]:

@@ -326,6 +326,11 @@ def _room(like: Tensor, size: int) -> tuple[Any, Any]:
     return (room.shape, room.stride()), CTensor(0, *room.stride()[:3])
 
 
+def _rows_are_dense(x: Tensor) -> bool:
+    """Whether the rows of a tensor, and of its gradient, are dense; where rows of x overlap the latter need not be."""
+    return x.stride(-1) == 1 and torch.empty_like(x, device="meta").stride(-1) == 1
+
+
 class _Listed(Prepared):
     """Calls over listed pairs."""
 
@@ -357,7 +362,7 @@ class _Listed(Prepared):
         if call.mask is not None or call.is_causal or tables.bias is not None or tables.rows is not None:
             return False
         dense = (call.query, call.key, call.value, *(x for x in (*tables, *(call.gates or ())) if x is not None))
-        return csr is not None and csr.col.shape[0] > 0 and all(x.stride(-1) == 1 for x in dense)
+        return csr is not None and csr.col.shape[0] > 0 and all(map(_rows_are_dense, dense))
 
     def tensors(self, given: Given) -> list[Tensor]:
         """The tensors of the problem, with the seed of dropout."""
