@@ -4,6 +4,7 @@
     python docs/benchmarks/attention.py memory   # peak extra memory against n, one fresh process per figure
     python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
     python docs/benchmarks/attention.py function # labels by function against the same ids written out
+    python docs/benchmarks/attention.py scores   # other scores and maps of values against the dot product
     python docs/benchmarks/attention.py pairs    # a learned bias for every pair, time and peak extra memory
 
 ``--impl`` names the implementations; ``None`` lets relgraph choose, which is the default for users.
@@ -34,6 +35,7 @@ import relgraph as rg
 from docs.benchmarks.about import command
 from docs.benchmarks.measure import Rows, fresh_peak, in_turn, peak_mib, report, rounds
 from relgraph.impl import IMPLEMENTATIONS
+from relgraph.score import ACTIVATIONS
 
 CLIP = 16
 LABELS = 32
@@ -131,6 +133,38 @@ def function(arguments: argparse.Namespace) -> Rows:
     return found
 
 
+FEW_LABELS = 9
+
+
+def scores(arguments: argparse.Namespace) -> Rows:
+    """Scores other than the dot product and maps of values, with both tables, in multiples of the dot product."""
+    heads, size, length, impl = 8, 16, arguments.length, named(arguments.impl[0])
+    q, k, v = leaves(1, heads, length, size)
+    tables = [torch.randn(FEW_LABELS, size, requires_grad=True) for _ in range(2)]
+    identities = torch.eye(size).repeat(heads, FEW_LABELS, 1, 1)
+    options: dict[str, dict[str, object]] = {
+        "dot product": {},
+        "Bilinear": {"score": rg.score.Bilinear(identities.clone().requires_grad_())},
+        "value_map": {"value_map": identities.clone().requires_grad_()},
+        **{
+            f"Additive, {name}": {"score": rg.score.Additive(torch.randn(heads, size, requires_grad=True), name)}
+            for name in ACTIVATIONS
+        },
+    }
+    kinds = {
+        "distances": rg.ClippedDistance(FEW_LABELS // 2)(length),
+        "written out": rg.DenseLabels(torch.randint(0, FEW_LABELS, (length, length)), FEW_LABELS),
+    }
+    found: Rows = []
+    for kind, labels in kinds.items():
+        made = {
+            name: partial(rg.relation_attention, q, k, v, labels, *tables, impl=impl, **more)
+            for name, more in options.items()
+        }
+        found += [{"labels": kind, **row} for row in report(rounds(made, arguments.rounds))]
+    return found
+
+
 PAIRS = 16, 8, 512, 32
 """Batch, heads, length and head size of triangle attention, where the rows of a pair tensor are the batch."""
 
@@ -196,7 +230,9 @@ def peak(arguments: argparse.Namespace) -> None:
     print(round(peak_mib(lambda: rg.relation_attention(q, k, v, labels, *tables, impl=impl).backward(grad)), 1))
 
 
-MEASURES = {"table": table, "memory": memory, "decode": decode, "function": function, "pairs": pairs}
+MEASURES = {
+    "table": table, "memory": memory, "decode": decode, "function": function, "scores": scores, "pairs": pairs,
+}  # fmt: skip
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -205,7 +241,7 @@ def main(given: Sequence[str] | None = None) -> None:
     impls = [*IMPLEMENTATIONS, "None"]
     parser.add_argument("--impl", nargs="+", choices=impls, default=["None"], help="implementations; None picks one")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--length", type=int, default=2048, help="peak: number of tokens")
+    parser.add_argument("--length", type=int, default=2048, help="peak and scores: number of tokens")
     parser.add_argument("--cache", type=int, default=4096, help="decode: tokens in the cache")
     parser.add_argument(
         "--kind",

@@ -32,6 +32,7 @@ _AXES = {
     "query": ("B", "H", "N_q", ""), "key": ("B", "H_kv", "N_k", ""), "value": ("B", "H_kv", "N_k", ""),
     "by_query": ("B", "H", "N_q", ""), "by_key": ("B", "H", "N_k", ""), "label_keys": ("H", "", ""),
     "label_values": ("H", "", ""), "label_queries": ("H", "", ""), "label_biases": ("H", ""),
+    "value_maps": ("H", "", "", ""), "score_maps": ("H", "", "", ""), "score_weights": ("H", ""),
     "mask": ("B", "H", "N_q", "N_k"), "keep": ("B", "H", "N_q", "N_k"),
 }  # fmt: skip
 """The axes of the tensors of a problem; a table for all heads has no axis H, and an axis of one number serves all."""

@@ -19,7 +19,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import compress
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -148,7 +148,7 @@ def run(call: Call, kernels: str, *, recorded: bool = True, **how: Any) -> Outpu
     code = call.score.code
     assert code is not None  # implementations refuse other scores
     if _KERNELS[kernels].direct and unwatched(tensors):
-        named = None if call.score is score.DOT else cast("score.Named", call.score)
+        named = None if call.score is score.DOT else score.decode(code)
         rest = call.plan, header, call.scale, call.dropout_p, named, memo_of(call.plan)
         there, needs_gradient = [], False
         for x in tensors:
@@ -231,7 +231,7 @@ def problem_of(
     header: Sequence[int],
     scale: float,
     p: float,
-    named: score.Named | None,
+    named: score.Coded | None,
     plan_key: Any,
 ) -> Problem:
     """The problem of tensors, numbers and flags as :func:`flat` gives them."""

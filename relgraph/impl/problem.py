@@ -14,7 +14,7 @@ from relgraph.call import accumulation_dtype
 from relgraph.impl.draw import Hashes
 from relgraph.labels.memory import Memory
 from relgraph.plan import LabelPlan, plan_memo
-from relgraph.score import Named
+from relgraph.score import Coded
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,10 @@ class Problem:
             take it in the place of B, with a number for each column.
         key_gates: g^K, which a pair's label multiplies its key by, ``[R, D]`` or ``[H, R, D]``, or None.
         value_gates: g^V, which it multiplies its value by, ``[R, D_v]`` or ``[H, R, D_v]``, or None.
+        value_maps: W, which maps the value for each label, ``[R, D_v, D_v]`` or ``[H, R, D_v, D_v]``, or None.
+        score_maps: W of a bilinear score, ``[R, D, D]`` or ``[H, R, D, D]``, or None.
+        score_weights: w of an additive score, ``[D]`` or ``[H, D]``, or None; its activation is ``score``, and
+            ``label_keys`` is inside.
         vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
@@ -53,7 +57,7 @@ class Problem:
         vectors_in_value: whether a value is v_j followed by the pair's vector, so that the output is wider by F.
         vectors_gradient: whether to return the gradient of the vectors.
         weights_gradient: whether to return the gradient of the weights of labels.
-        score: a named function of finished scores, or None.
+        score: a named function of finished scores, an activation, or None.
         plan_key: the plan as the op received it, under which ``memo`` is kept, or where it is; None to keep nothing.
         drawn: the hashes from which dropout draws, after ``chunked`` has made them from ``seed``; else None.
     """
@@ -69,6 +73,9 @@ class Problem:
     label_biases: Tensor | None
     key_gates: Tensor | None
     value_gates: Tensor | None
+    value_maps: Tensor | None
+    score_maps: Tensor | None
+    score_weights: Tensor | None
     vectors: Tensor | None
     mask: Tensor | None
     keep: Tensor | None
@@ -86,7 +93,7 @@ class Problem:
     vectors_in_value: bool
     vectors_gradient: bool
     weights_gradient: bool
-    score: Named | None
+    score: Coded | None
     plan_key: tuple[Sequence[Tensor], Sequence[int]] | Memory | None
     drawn: Hashes | None = None
 
@@ -101,6 +108,11 @@ class Problem:
     def dtype(self) -> torch.dtype:
         """The dtype of scores and sums."""
         return accumulation_dtype(self.query.dtype)
+
+    @property
+    def factor_keys(self) -> Tensor | None:
+        """a^K where queries are multiplied by it; an activation takes it before."""
+        return self.label_keys if self.score_weights is None else None
 
     @property
     def origin(self) -> tuple[int, ...]:

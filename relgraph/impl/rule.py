@@ -204,14 +204,22 @@ def _native(call: Call) -> str | None:
     other = f"use impl='{'edges' if edges_only else 'chunked'}'"
     if not edges_only and _parallel(call):
         return "has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
-    if rows.unknown_score(call) or call.value_map is not None or (call.edge is not None and not edges_only):
-        what = "value_map" if call.value_map is not None else "edge_attr" if call.edge is not None else "other score"
-        return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
+    if edges_only and (rows.unknown_score(call) or call.value_map is not None):
+        what = "value_map" if call.value_map is not None else "other score"
+        return f"has dot products, Softcap, LeakyReLU and no {what} over listed pairs; {other}"
+    if not edges_only and call.edge is not None:
+        return f"has no edge_attr over all pairs; {other}"
+    if call.score.code is None:
+        return f"takes scores of relgraph.score and named activations, got a function of your own; {other}"
+    if call.score.additive and any("key" in tables.batched for tables in call.tables):
+        return f"has no key_table with a batch axis with score=Additive; {other}"
     if not edges_only and call.gates is not None:
         return f"has no key_gate or value_gate over all pairs; {other}"
     weighted = [part for part in call.plan.parts if part.weighted is not None]
     if weighted and (len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function):
         return f"has weighted labels of one part over all pairs, without listed pairs or ids by function; {other}"
+    if weighted and (call.score.replaces_dot or call.value_map is not None):
+        return f"has weighted labels with dot products only; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
     if call.query.device.type not in ("cpu", "meta"):  # tensors on meta count as CPU tensors

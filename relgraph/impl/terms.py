@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from relgraph.call import Answer, Call, Tables
+from relgraph.call import Answer, Call, Tables, ValueMap
 from relgraph.impl import draw
 from relgraph.impl.problem import Outputs
 from relgraph.plan import distances, inside_graphs
@@ -134,6 +134,14 @@ def query_tables(
         else:
             columns.append(key @ (with_zero_row(table.query.to(dtype)) * scale).transpose(-1, -2))
     return torch.cat(columns, -1)
+
+
+def free_maps(maps: ValueMap, dtype: torch.dtype) -> Tensor:
+    """W for every label, ``[R, D_v, D_v]`` or ``[H, R, D_v, D_v]``: a product with the bases if there are some."""
+    bases = maps.bases.to(dtype)
+    if maps.coefficients is None:
+        return bases
+    return (maps.coefficients.to(dtype) @ bases.flatten(-2)).unflatten(-1, bases.shape[-2:])
 
 
 def has_value_tables(tables: Sequence[Tables]) -> bool:

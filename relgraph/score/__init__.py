@@ -18,14 +18,17 @@ from relgraph.score.base import Compatibility as Compatibility
 from relgraph.score.base import applied as applied
 from relgraph.score.base import compatibility as compatibility
 from relgraph.score.base import copied as copied
+from relgraph.score.finished import NAMED as NAMED
 from relgraph.score.finished import LeakyReLU as LeakyReLU
 from relgraph.score.finished import Named as Named
 from relgraph.score.finished import Softcap as Softcap
-from relgraph.score.finished import decode as decode
-from relgraph.score.finished import encode as encode
 from relgraph.score.replaced import ACTIVATIONS as ACTIVATIONS
+from relgraph.score.replaced import Activation as Activation
 from relgraph.score.replaced import Additive as Additive
 from relgraph.score.replaced import Bilinear as Bilinear
+from relgraph.score.replaced import Coded as Coded
+from relgraph.score.replaced import decode as decode
+from relgraph.score.replaced import encode as encode
 
 __all__ = ["Additive", "Bilinear", "LeakyReLU", "Softcap"]
 __dir__ = lists_public(globals())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from relgraph.arguments import check
-from relgraph.score.base import DOT, Compatibility
+from relgraph.score.base import Compatibility
 
 
 class _OfScores(Compatibility):
@@ -138,14 +137,5 @@ class LeakyReLU(_OfScores):
 Named = Softcap | LeakyReLU
 """Functions of finished scores that kernels know; torch differentiates any other."""
 
-_NAMED = (Softcap, LeakyReLU)
-
-
-def encode(score: Named | None) -> tuple[float, float]:
-    """The code by which kernels know a function of finished scores, or the dot product."""
-    return (DOT if score is None else score).code  # pyright: ignore[reportReturnType]
-
-
-def decode(code: Sequence[float]) -> Named | None:
-    """The function of finished scores that kernels know by this code; None for the dot product."""
-    return None if code[0] < 0 else _NAMED[int(code[0])](code[1])
+NAMED = (Softcap, LeakyReLU)
+"""Their order is that of their codes."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,8 @@ from torch.nn import functional
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.score.base import Compatibility, applied
+from relgraph.score.base import DOT, Compatibility, applied
+from relgraph.score.finished import NAMED, Named
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "leaky_relu": lambda x: functional.leaky_relu(x, 0.2),
@@ -22,6 +24,36 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
 }
 """The activations of :class:`Additive` by name; ``"leaky_relu"`` has the slope 0.2, as in GAT and GATv2."""
+
+
+@final
+@dataclass(frozen=True)
+class Activation(Compatibility):
+    """The activation of an additive score without its weight, as kernels know it by its number."""
+
+    name: str
+
+    @property
+    def code(self) -> tuple[float, float]:
+        """The number after those of functions of finished scores, and no parameter."""
+        return float(len(NAMED) + list(ACTIVATIONS).index(self.name)), 0.0
+
+
+Coded = Named | Activation
+"""What kernels know by a number, apart from dot products; a bilinear score is one of mapped queries."""
+
+
+def encode(score: Coded | None) -> tuple[float, float]:
+    """The code by which kernels know a function of finished scores, an activation, or the dot product."""
+    return (DOT if score is None else score).code  # pyright: ignore[reportReturnType]
+
+
+def decode(code: Sequence[float]) -> Coded | None:
+    """What kernels know by this code; None for the dot product."""
+    at = int(code[0])
+    if at < 0:
+        return None
+    return NAMED[at](code[1]) if at < len(NAMED) else Activation(list(ACTIVATIONS)[at - len(NAMED)])
 
 
 class Additive(nn.Module, Compatibility):
@@ -103,6 +135,11 @@ class Additive(nn.Module, Compatibility):
             nn.init.xavier_uniform_(self.weight if self.weight.dim() == 2 else self.weight[None])
 
     @property
+    def code(self) -> tuple[float, float] | None:
+        """The code of the activation if it is one of the names."""
+        return Activation(self.activation).code if isinstance(self.activation, str) else None
+
+    @property
     def function(self) -> Callable[[Tensor], Tensor] | None:
         """The activation if it is not one of the names."""
         return None if isinstance(self.activation, str) else self.activation
@@ -143,6 +180,7 @@ class Bilinear(nn.Module, Compatibility):
         torch.Size([1, 2, 4, 8])
     """
 
+    code = DOT.code
     by_label = True
     weight_forms = "R D D | H R D D"
 

@@ -22,7 +22,7 @@ from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum, lose_keys, rounded
 from tests.fuzz.labels import stands_alone, sums_edges
 from tests.fuzz.oracle import Truth, solve
-from tests.fuzz.scores import GATES, given
+from tests.fuzz.scores import ARC, GATES, given
 
 IMPLS = ("reference", "dense", "chunked", "edges", *(["native"] if build.missing() is None else []))
 """What every seed runs; ``"native"`` where there are compiled kernels, ``"triton"`` where it is asked for."""
@@ -167,11 +167,14 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     named = case.score is None or (case.score.kind == "function" and isinstance(case.score.curve.made, Named))
     if impl == "native":
         alone = stands_alone(case.labels)
-        more = not named or not {"maps", "bases", *([] if alone else ["attr", *GATES])}.isdisjoint(case.leaves)
+        own = case.score is not None and case.score.curve is ARC
+        more = (not named if alone else own) or not ({"maps", "bases"} if alone else {"attr", *GATES}).isdisjoint(
+            case.leaves
+        )
         parallel = has_parallel(case.labels) and not alone
-        query_table = case.leaves.get(("query", 0))
-        more = more or (alone and query_table is not None and query_table.dim() == 4)
-        return parallel or case.need_weights or more
+        refused = "query" if alone else "key" if case.score is not None and case.score.kind == "additive" else ""
+        batched = any(name[0] == refused and x.dim() == 4 for name, x in case.leaves.items() if isinstance(name, tuple))
+        return parallel or case.need_weights or more or batched
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":

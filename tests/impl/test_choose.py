@@ -43,14 +43,14 @@ def test_the_kernels_take_every_type(on_a_cpu, dtype):
 def test_what_the_kernels_do_not_do_goes_in_blocks():
     given = call(**LARGE)
     refused = {
-        "has dot products, Softcap, LeakyReLU and no other score; use impl='chunked'": [
+        "named activations, got a function of your own; use impl='chunked'": [
             replace(given, score=rg.score.compatibility(score))
-            for score in (rg.score.Additive(torch.zeros(2)), rg.score.Bilinear(torch.zeros(3, 2, 2)), torch.sin)
+            for score in (rg.score.Additive(torch.zeros(2), torch.sin), torch.sin)
         ],
-        "LeakyReLU and no value_map; use impl='chunked'": [
-            replace(given, value_map=ValueMap(None, torch.zeros(3, 2, 2)))
+        "no key_table with a batch axis with score=Additive; use impl='chunked'": [
+            replace(given, score=rg.score.Additive(torch.zeros(2)), tables=(Tables(key=torch.zeros(1, 1, 3, 2)),))
         ],
-        "LeakyReLU and no edge_attr; use impl='chunked'": [
+        "no edge_attr over all pairs; use impl='chunked'": [
             replace(given, edge=EdgeVectors(torch.zeros(3, 2), None, None))
         ],
     }
@@ -61,8 +61,14 @@ def test_what_the_kernels_do_not_do_goes_in_blocks():
             assert choose(one, None) == "chunked"
     with pytest.raises(NotImplementedError, match="'native' never holds all attention weights; use impl='dense'"):
         choose(call(need_weights=True), "native")
+    maps = ValueMap(None, torch.zeros(3, 2, 2))
+    for taken in (
+        replace(given, score=rg.score.Additive(torch.zeros(2), "gelu"), value_map=maps),
+        replace(given, score=rg.score.Bilinear(torch.zeros(3, 2, 2))),
+    ):
+        assert choose(taken, "native") == choose(taken, None) == "native"
     plan = lower(KINDS["edges only"](4))
-    with pytest.raises(NotImplementedError, match="'native' .* no other score; use impl='edges'"):
+    with pytest.raises(NotImplementedError, match="no other score over listed pairs; use impl='edges'"):
         choose(replace(call(), plan=plan, score=rg.score.compatibility(torch.sin)), "native")
 
 
@@ -130,7 +136,7 @@ def test_weights_go_dense_and_masks_that_learn_to_kernels(on_a_cpu):
     assert choose(call(q_len=2048, k_len=2048, mask=mask), None) == on_a_cpu
 
 
-def test_additive_scores_count_all_their_numbers(on_a_cpu):
+def test_additive_scores_count_all_their_numbers(no_kernels):
     side = int((DENSE_SCORES / 2) ** 0.5)
     score = rg.score.Additive(torch.zeros(2))
     assert choose(call(q_len=side, k_len=side, score=score), None) == "dense"

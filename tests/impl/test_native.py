@@ -21,6 +21,7 @@ from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
 from relgraph.plan import DistanceIds, lower
 from relgraph.plan.memory import _by_ints
 from relgraph.plan.parts import WrittenIds
+from relgraph.score import Activation
 from tests.cases import ALL, F64, KINDS, WEIGHTED, answer, assert_same, make, raw, weights_of
 
 pytestmark = [
@@ -77,7 +78,7 @@ def problem_of(labels, **changes):
     made = Problem(
         query=_draw(2, rows, 3), key=_draw(1, keys, 3), value=_draw(1, keys, 4), by_query=_draw(2, rows, columns),
         by_key=_draw(2, keys, columns), label_keys=None, label_values=None, label_queries=None, label_biases=None,
-        key_gates=None, value_gates=None,
+        key_gates=None, value_gates=None, value_maps=None, score_maps=None, score_weights=None,
         vectors=None, mask=None, keep=None, seed=torch.tensor(7), label_weights=weights, plan=plan, causal=None, scale=0.5,
         dropout_p=0.0, columns=columns, need_sums=True, need_mass=False, mask_gradient=False, vectors_in_score=False,
         vectors_in_value=False, vectors_gradient=False, weights_gradient=weights is not None, score=None,
@@ -241,6 +242,12 @@ SHAPES = {
     "label_values": ("label_values", lambda p: torch.ones(p.columns, 3, dtype=F64), "label_values must have shape"),
     "label_values of heads": ("label_values", lambda p: torch.ones(1, p.columns, 4, dtype=F64), "must have shape"),
     "label_values dtype": ("label_values", lambda p: torch.ones(p.columns - 1, 4), "label_values must be"),
+    "value_maps": ("value_maps", lambda p: torch.ones(3, 4, 3, dtype=F64), "value_maps must have shape"),
+    "value_maps of heads": ("value_maps", lambda p: torch.ones(1, 3, 4, 4, dtype=F64), "value_maps must have shape"),
+    "score_maps": ("score_maps", lambda p: torch.ones(2, 3, 3, dtype=F64), "score_maps must have shape"),
+    "score_maps dtype": ("score_maps", lambda p: torch.ones(3, 3, 3), "score_maps must be"),
+    "no activation": ("score_weights", lambda p: torch.ones(3, dtype=F64), "given with an activation and only then"),
+    "no weights": ("score", lambda p: Activation("tanh"), "score_weights must be given with an activation"),
     "mask": ("mask", lambda p: torch.ones(1, 1, 8, 7, dtype=torch.bool), "mask must broadcast"),
     "mask dimensions": ("mask", lambda p: torch.ones(8, 8, dtype=torch.bool), "mask must broadcast"),
     "gradient of no mask": ("mask_gradient", lambda p: True, "mask must be floating if it needs a gradient"),
@@ -261,6 +268,19 @@ def test_tensors_that_do_not_fit_never_reach_the_kernels(what):
     problem = problem_of(dense())
     with pytest.raises(ValueError, match=message):
         check_tensors(replace(problem, **{name: spoil(problem)}))
+
+
+def test_maps_and_weights_that_do_not_fit_together_never_reach_the_kernels():
+    maps, additive = torch.ones(3, 3, 3, dtype=F64), {"score": Activation("tanh"), "by_query": None}
+    for changes, message in (
+        ({"score_weights": torch.ones(4, dtype=F64), **additive}, "score_weights must have shape"),
+        ({"score_weights": torch.ones(3, 3, dtype=F64), **additive}, "score_weights must have shape"),
+        ({"score_weights": torch.ones(3, dtype=F64), "score_maps": maps, **additive}, "score_maps must be None with"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_tensors(replace(problem_of(dense()), **changes))
+    with pytest.raises(ValueError, match="score_maps must be None for a sum of labels"):
+        check_tensors(problem_of(KINDS["sum"](8), score_maps=maps))
 
 
 @pytest.mark.parametrize("kind", ["distance", "edges only"])

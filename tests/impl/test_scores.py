@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from types import NoneType
-from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ import relgraph as rg
 from relgraph.impl.chunked import blocks
 from relgraph.impl.eager import rows as by_rows
 from relgraph.impl.native import build
-from relgraph.score import Named
+from relgraph.score import ACTIVATIONS, compatibility
 from tests.cases import F64, KINDS, Case, answer, assert_same, make
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -29,20 +28,19 @@ def implementations(kind):
 
 def native_can(case, kind):
     """Whether compiled kernels know the call."""
-    options = case.options
-    named = isinstance(options.get("score"), (NoneType, *get_args(Named)))
-    mask = options.get("attn_mask")
-    others = options.get("value_map") is not None
-    others |= options.get("edge") is not None and not kind.startswith("edges only")
+    options, listed = case.options, kind.startswith("edges only")
+    score, mask = compatibility(options.get("score")), options.get("attn_mask")
+    known = score.code is not None and not (listed and score.replaces_dot)
+    others = options.get("value_map" if listed else "edge") is not None
     learns = mask is not None and mask.requires_grad
-    return build.missing() is None and named and not others and not learns
+    return build.missing() is None and known and not others and not learns
 
 
 def leaf(*shape):
     return torch.randn(shape, dtype=F64, requires_grad=True)
 
 
-def check(case, kind, extra=(), **options):
+def check(case, kind, extra=(), impls=None, **options):
     case.inputs += [x for x in extra if x is not None]  # leaves whose gradients are compared
     inputs, extra = case.inputs[:3], case.inputs[3:]
 
@@ -53,7 +51,7 @@ def check(case, kind, extra=(), **options):
 
     both = Both(case.labels, inputs, case.tables, case.options)
     wanted = answer(both, "reference", **options)
-    for impl in [*implementations(kind), *(["native"] if native_can(case, kind) else [])]:
+    for impl in impls or [*implementations(kind), *(["native"] if native_can(case, kind) else [])]:
         got = answer(both, impl, **options)
         assert_same(got[0], wanted[0], what=f"{impl} output")
         assert_same(got[1], wanted[1], what=f"{impl} gradient")
@@ -73,7 +71,7 @@ def test_functions_of_finished_scores(kind, name):
     check(make(KINDS[kind](7), score=FUNCTIONS[name]), kind)
 
 
-@pytest.mark.parametrize("activation", ["leaky_relu", torch.tanh], ids=["leaky relu", "tanh"])
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, torch.tanh])
 @pytest.mark.parametrize("kind", KINDS)
 def test_additive(kind, activation):
     weight = leaf(2, 3)
@@ -91,6 +89,28 @@ def test_maps_of_scores_and_of_values(kind, own, bases):
     maps.append(leaf(*own, bases or labels.num_labels, 4, 4))
     score = rg.score.Bilinear(weight) if bases is None else None
     check(make(labels, score=score, value_map=tuple(maps) if bases else maps[0]), kind, [weight] * bool(score) + maps)
+
+
+@pytest.mark.skipif(build.missing() is not None, reason="no compiled kernels")
+@pytest.mark.parametrize("score", ["additive", "maps"])
+@pytest.mark.parametrize("kind", ["distance", "dense batch", "block", "edges over distance packed", "edges default"])
+def test_kernels_go_tile_by_tile(kind, score):
+    """Several tiles of keys and blocks of rows, tiles of one label and of many, and threads that share the sums."""
+    labels, before = KINDS[kind](300), torch.get_num_threads()
+    case = make(labels, heads=2, kv_heads=1, kinds="kvb", per_head="v", dropout_p=0.3)
+    keep = (torch.rand(1 if labels.packed else case.inputs[0].shape[0], 2, 300, labels.k_len) > 0.3).to(F64)
+    if score == "additive":
+        learned = [leaf(3)]
+        case.options["score"] = rg.score.Additive(*learned, "tanh")
+    else:
+        learned = [leaf(2, labels.num_labels, 3, 3), leaf(labels.num_labels, 4, 4)]
+        case.options |= {"score": rg.score.Bilinear(learned[0]), "value_map": learned[1]}
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            check(replace(case, inputs=[*case.inputs]), kind, learned, impls=["native"], keep=keep)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "none"])

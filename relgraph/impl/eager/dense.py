@@ -23,7 +23,7 @@ from relgraph.impl.terms import (
     with_zero_row,
 )
 from relgraph.plan import DEAD, EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs, memo_of
-from relgraph.score import DOT, Compatibility
+from relgraph.score import DOT, Activation, Additive, Bilinear, Compatibility
 
 NUMBERS_PER_SCORE = 8
 """Numbers per score that forward and backward hold at a time: 6.3 at most, measured, and some room."""
@@ -41,7 +41,7 @@ def attend(call: Call) -> Answer:
     if gate is not None:
         output = _gated_sum(gate, dropped, values, labels[0])
     else:
-        output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
+        output = _summed(call.value_map, dropped, values, labels[0])
     if has_value_tables(call.tables):
         output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
     if edges is not None and edges.value is not None:
@@ -63,17 +63,21 @@ def outputs(problem: Problem) -> Outputs:
         tables.append(
             Tables(keys, values, None, biases, rows, None if part.weighted is None else problem.label_weights)
         )
-    causal = problem.causal
+    causal, score = problem.causal, DOT if problem.score is None else problem.score
+    if isinstance(score, Activation) and problem.score_weights is not None:
+        score = Additive(problem.score_weights, score.name)
+    if problem.score_maps is not None:
+        score = Bilinear(problem.score_maps)
     call = Call(
         problem.query, problem.key, problem.value, plan, tuple(tables), problem.scale, problem.mask,
-        causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep,
-        score=DOT if problem.score is None else problem.score,
+        causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep, score=score,
     )  # fmt: skip
     labels = _ids_of(plan, tables, problem.query.device)
     weights, lse = _weights(call, labels, None, problem.by_key)
     dropped = drop(call, weights) if call.dropout_p else weights
     sums = _sum_by_label(labels, dropped)
-    output = dropped @ repeat_heads(problem.value.to(problem.dtype), weights.shape[1])
+    maps = None if problem.value_maps is None else ValueMap(None, problem.value_maps)
+    output = _summed(maps, dropped, repeat_heads(problem.value.to(problem.dtype), weights.shape[1]), labels[0])
     if has_value_tables(tables):
         output = add_value_tables(output, sums, tables, plan.num_labels)
     return Outputs(output, lse, sums, _sum_by_label(labels, weights) if problem.need_mass else None)
@@ -153,8 +157,10 @@ def _gated_sum(gate: Tensor, weights: Tensor, value: Tensor, ids: Ids) -> Tensor
     return output
 
 
-def _mapped(maps: ValueMap, weights: Tensor, value: Tensor, ids: Ids) -> Tensor:
+def _summed(maps: ValueMap | None, weights: Tensor, value: Tensor, ids: Ids) -> Tensor:
     """Σ_j α_ij W[l_ij] v_j: weights times the coefficient of each base, summed, then mapped by the base."""
+    if maps is None:
+        return weights @ value
     output = weights.masked_fill(ids.slots < ids.size, 0.0) @ value  # pairs without a label keep their value
     bases = maps.bases.to(value.dtype)
     for k in range(bases.shape[-3]):

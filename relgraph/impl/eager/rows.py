@@ -34,7 +34,7 @@ def needed(call: Call) -> bool:
 
 def unknown_score(call: Call) -> bool:
     """Whether the score is neither the dot product nor a named function of it."""
-    return call.score.code is None
+    return call.score.code is None or call.score.replaces_dot
 
 
 def attend(call: Call) -> Answer:

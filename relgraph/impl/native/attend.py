@@ -19,8 +19,9 @@ from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
 from relgraph.impl.native.problem import ProblemStructs, dense_rows, in_blocks, laid_out_as
 from relgraph.impl.problem import Outputs, Problem
-from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
+from relgraph.impl.terms import answer, free_maps, repeat_heads, score_tables, with_zero_row
 from relgraph.plan import plain
+from relgraph.score import DOT
 
 PAIRS_PER_NUMBER = 0.5
 """Biases of all pairs are written out if they are at most this many times the numbers of all queries.
@@ -35,6 +36,8 @@ def attend(call: Call) -> Answer:
         return attend_listed(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     terms: dict[str, Any] = {**_score_terms(call, dtype), "by_key": _query_tables(call, dtype)}
+    if call.value_map is not None:
+        terms["value_maps"] = free_maps(call.value_map, dtype)
     for tables in call.tables:
         if tables.weights is not None:  # of one part at most
             terms["label_weights"] = tables.weights.to(dtype)
@@ -50,7 +53,14 @@ def attend(call: Call) -> Answer:
 
 def _score_terms(call: Call, dtype: torch.dtype) -> dict[str, Tensor | None]:
     """What labels add to scores by query: tables that the kernels multiply, or B."""
-    tables, keys = call.tables, [part.key for part in call.tables]
+    tables, score = call.tables, call.score
+    if score.additive:
+        rest = replace(call, score=DOT, tables=tuple(part._replace(key=None) for part in tables))
+        keys = _table(call, [part.key for part in tables], call.query.shape[-1:])
+        return {**_score_terms(rest, dtype), "score_weights": score.weight.to(dtype), "label_keys": keys}
+    if score.by_label:
+        return {**_score_terms(replace(call, score=DOT), dtype), "score_maps": score.weight.to(dtype)}
+    keys = [part.key for part in tables]
     by_row = any(part.rows is not None or "key" in part.batched or "bias" in part.batched for part in tables)
     if by_row or (not in_blocks(call.plan) and any(key is not None for key in keys)):
         return {"by_query": score_tables(call.query, tables, call.plan.num_labels, call.scale, dtype)}
@@ -125,7 +135,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     else:
         dk, dv = (torch.empty(splits, *x.shape, dtype=dtype, device="cpu") for x in (problem.key, problem.value))
     db = dc = None
-    if problem.by_query is not None or (problem.label_keys is not None and not struct.sliced):
+    if problem.by_query is not None or (problem.factor_keys is not None and not struct.sliced):
         db = laid_out_as(problem.query, problem.columns, dtype)
     if problem.by_key is not None:
         dc = torch.empty(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype, device="cpu")
@@ -133,7 +143,9 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     struct.dk, struct.dv, struct.d_by_key = (held.tensor(None if x is None else x[0]) for x in (dk, dv, dc))
     struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
     struct.d_by_key_split = 0 if dc is None else dc[0].numel()
-    keys, biases, of_keys, by_label = problem.label_keys, problem.label_biases, None, None
+    keys, biases, of_keys, by_label = problem.factor_keys, problem.label_biases, None, None
+    learned = _Learned(problem)
+    learned.make_room(run)
     if keys is not None and struct.sliced:
         of_keys = torch.zeros(run.slots() * splits, heads, *keys.shape[-2:], dtype=dtype, device="cpu")
         struct.d_label_keys = held.tensor(of_keys)
@@ -174,8 +186,58 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     if of_mask is not None and problem.mask is not None:
         of_mask = _joined(of_mask).sum_to_size(problem.mask.shape).to(problem.mask.dtype)
     of_weights = None if d_weights is None else d_weights.mT
-    grads = [grad.to(x.dtype) for grad, x in grads]
-    return [*grads, db, by_key, of_keys, of_values, None, summed, of_mask, of_weights]
+    more = learned.gradients(problem.scale)
+    of_tables = [more.get("label_keys", of_keys), of_values, None, summed]
+    of_maps = [more.get(name) for name in _MAPS]
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, *of_tables, *of_maps, of_mask, of_weights]
+
+
+_MAPS = ("value_maps", "score_maps", "score_weights")
+
+
+class _Learned:
+    """The gradients of what replaces the dot product and maps values: the kernels sum them for each slot and split.
+
+    Attributes:
+        given: these tensors by name.
+        sums: ``[slots · splits, H, rows, numbers]`` for each. That of a^K has a row for each number of a vector.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.given: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        names = [*_MAPS, *["label_keys"] * (problem.factor_keys is None)]
+        for name in names:
+            if getattr(problem, name) is not None:
+                self.given[name] = getattr(problem, name)
+
+    def make_room(self, run: _Run) -> None:
+        """Zeros for the sums, whose addresses the struct gets."""
+        struct = run.struct
+        for name, x in self.given.items():
+            if name == "label_keys":
+                rows, numbers, field = struct.size, struct.columns, "d_added_keys"
+            elif name == "score_weights":
+                rows, numbers, field = 1, struct.size, "d_score_weights"
+            else:
+                rows, numbers, field = x.shape[-3], x.shape[-1] ** 2, f"d_{name}"
+            shape = run.slots() * struct.splits, struct.heads, rows, numbers
+            self.sums[name] = sums = torch.zeros(shape, dtype=run.dtype, device="cpu")
+            setattr(struct, field, run.held.tensor(sums))
+
+    def gradients(self, scale: float) -> dict[str, Tensor]:
+        """The gradient of each tensor."""
+        found = {}
+        for name, x in self.given.items():
+            total = self.sums[name].sum(0)
+            if name == "label_keys":
+                total = total.mT[:, : x.shape[-2]]
+            own = total.shape[0], *x.shape[-3 if name.endswith("maps") else -2 if name == "label_keys" else -1 :]
+            total = total.reshape(own)
+            if x.dim() < total.dim():  # all heads share it
+                total = total.sum(0)
+            found[name] = total if name == "value_maps" else total.mul_(scale)
+        return found
 
 
 def _twin(problem: Problem) -> Outputs:
@@ -202,7 +264,7 @@ def _kept(problem: Problem) -> Tensor:
     query = problem.query.new_zeros(batch, heads, q_len, 1, dtype=problem.dtype)
     each = torch.eye(k_len, dtype=problem.dtype, device="cpu").expand(batch, 1, -1, -1)
     alike = replace(
-        problem, **dict.fromkeys(terms), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
+        problem, **dict.fromkeys((*terms, *_MAPS)), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
         need_mass=False, plan=plain(q_len, k_len), columns=1, plan_key=None,
     )  # fmt: skip
     with torch.no_grad():
@@ -250,8 +312,9 @@ class _Run:
         self.problem = problem
         self.held = ProblemStructs(problem)
         self.struct: ctypes.Structure = self.held.struct
+        self.dtype = problem.dtype
         struct = self.struct
-        shared = problem.label_biases is not None and problem.label_keys is None
+        shared = problem.label_biases is not None and problem.factor_keys is None
         if shared and self._can_share() and self._room_for_pairs() >= 1:
             pairs = torch.empty(1, struct.heads, struct.q_len, struct.k_len, dtype=problem.dtype, device="cpu")
             struct.pair_biases = self.held.tensor(pairs)
@@ -278,7 +341,8 @@ class _Run:
         struct, mask = self.struct, self._mask_of_pairs()
         of_biases, threads, struct.shares = bool(struct.pair_biases.data), struct.threads, 1
         shared = of_biases or (mask is not None and mask.shape[0] < struct.batch)
-        struct.shared_runs = int(shared or struct.sliced)
+        summed = struct.sliced or any(getattr(self.problem, name) is not None for name in _MAPS)
+        struct.shared_runs = int(shared or summed)
         struct.shared_heads = int(mask is not None and mask.shape[1] < struct.heads)
         if self.problem.weights_gradient:  # all heads add to it
             struct.shared_heads, struct.shared_runs = 1, int(shared or struct.weights_step == 0)
@@ -286,7 +350,7 @@ class _Run:
             return struct.splits
         if not (shared or struct.shared_heads or self.problem.mask_gradient):
             struct.splits = splits_of(struct, struct.runs * struct.kv_heads, self.held.layout.most_blocks)
-            if struct.sliced and struct.kv_heads < 4 * threads and struct.kv_heads % threads:
+            if summed and struct.kv_heads < 4 * threads and struct.kv_heads % threads:
                 struct.shares = max(1, min(threads, struct.runs))
             return struct.splits
         if not (struct.shared_runs or struct.shared_heads):

@@ -1,6 +1,10 @@
 // Forward and backward of one block of query rows of one head.
 #pragma once
+#include <optional>
+
+#include "additive.h"
 #include "labels.h"
+#include "mapped.h"
 #include "pairs.h"
 #include "products.h"
 #include "room.h"
@@ -43,6 +47,7 @@ template <class T, class E> class Block {
     wide_ = room + at.wide;
     spare_ = room + at.spare;
     shares_ = deltas_ = room + at.shares;  // shares in forward, deltas in backward
+    if constexpr (sizeof(E) == sizeof(T)) replace_products(at, room);
     if (sizeof(E) < sizeof(T)) {
       narrow_ = reinterpret_cast<E*>(room + at.narrow);
       turned_ = reinterpret_cast<E*>(room + at.turned);
@@ -65,7 +70,12 @@ template <class T, class E> class Block {
       if (p.sums.data) write_sums(r, s, share, p.sums);
     }
     T* out = own_row<T>(p.output, place_.batch, head_, query(0));
-    weigh(scores_, stride_, n_, p.value, p.value_rows, p.value_size, false, out, p.output.row);
+    if (value_maps_) {
+      value_maps_->sum(place_, scores_, stride_);
+      value_maps_->map_sums(out, p.output.row);
+    } else {
+      weigh(scores_, stride_, n_, p.value, p.value_rows, p.value_size, false, out, p.output.row);
+    }
     for (int64_t r = 0; r < rows_; r++) scale_row(out + r * p.output.row, p.value_size, shares_[r]);
     if (p.label_values.data)
       times(row_of<T>(p.sums, place_.batch, head_, query(0)), p.sums.row, p.label_rows, table_of(p.label_values),
@@ -88,6 +98,11 @@ template <class T, class E> class Block {
     const bool sum_biases = p_.d_label_biases.data && !p_.d_pair_biases.data && !p_.sliced;
     if (p_.sliced) std::fill_n(by_query_, rows_ * by_query_stride_, T(0));
     if (sum_biases) std::fill_n(sums_, LANES * width_, T(0));
+    T* dq = own_row<T>(p_.dq, place_.batch, head_, query(0));
+    if (additive_) {
+      additive_->begin_gradients();
+      for (int64_t r = 0; r < rows_; r++) std::fill_n(dq + r * p_.dq.row, p_.size, T(0));
+    }
     const Place whole = place_;
     for (int64_t start = whole.start; start < whole.stop; start += chunk_) {
       place_.start = start;
@@ -95,7 +110,13 @@ template <class T, class E> class Block {
       gradients_of_keys(start - whole.start, start == whole.start);
     }
     if (sum_biases) add_lanes(p_, sums_, width_, own_row<T>(p_.d_label_biases, slot_, head_, split_));
-    T* dq = own_row<T>(p_.dq, place_.batch, head_, query(0));
+    const int64_t copy = slot_ * p_.splits + split_;
+    if (additive_) additive_->end_gradients(copy);
+    if (score_maps_) {
+      score_maps_->map_sums(dq, p_.dq.row);
+      score_maps_->add_gradients(p_.d_score_maps, copy);
+    }
+    if (value_maps_ && p_.output.data) value_maps_->add_gradients(p_.d_value_maps, copy);
     if (p_.sliced) gradients_of_slice(dq);
     else if (p_.label_keys.data)
       multiply<T>(p_, 'N', 'N', rows_, p_.size, p_.label_rows, 1,
@@ -105,6 +126,20 @@ template <class T, class E> class Block {
   }
 
  private:
+  // What computes other scores than the dot product, and maps of values.
+  void replace_products(const Room& at, T* room) {
+    const Problem& p = p_;
+    if (p.score_weights.data) additive_.emplace(p, place_, head_, kv_head_, first_, rows_, room + at.additive);
+    const auto with_maps = [&](std::optional<Mapped<T>>& made, const Tensor& maps, const Tensor& of, int64_t size,
+                               int64_t where, const Tensor& rows) {
+      if (!maps.data) return;
+      made.emplace(p, maps, of, size, head_, kv_head_, first_, rows_, room + where, room + at.tile_labels);
+      if (rows.data) made->take(row_of<T>(rows, place_.batch, head_, query(0)), rows.row);
+    };
+    with_maps(score_maps_, p.score_maps, p.key, p.size, at.score_maps, p.query);
+    with_maps(value_maps_, p.value_maps, p.value, p.value_size, at.value_maps, p.output);
+  }
+
   // The results of rows that see no key, because libraries do not promise to support products without keys.
   void see_nothing() {
     const auto zeros = [&](const Tensor& x, int64_t size) {
@@ -155,7 +190,9 @@ template <class T, class E> class Block {
     const Problem& p = p_;
     const int64_t n = place_.stop - place_.start, stride = other_stride_;
     T* weights = scores_ + at;
-    if (p.output.data)  // the gradient of the output times the values
+    if (p.output.data && value_maps_)
+      value_maps_->products(place_, other_, stride);
+    else if (p.output.data)  // the gradient of the output times the values
       against(p.output, p.value, p.turned_values, p.value_size, n, other_, stride);
     else
       std::fill(other_, other_ + rows_ * stride, T(0));
@@ -191,9 +228,16 @@ template <class T, class E> class Block {
     T* dq = own_row<T>(p.dq, place_.batch, head_, query(0));
     T* dk = own_row<T>(p.dk, place_.batch, kv_head_, key(0)) + split_ * p.dk_split;
     T* dv = own_row<T>(p.dv, place_.batch, kv_head_, key(0)) + split_ * p.dv_split;
-    weigh(other_, stride, n, p.key, p.key_rows, p.size, !first, dq, p.dq.row);
-    spread(other_, stride, n, p.query, query_rows_, p.size, T(p.scale), dk, p.dk.row);
-    if (p.output.data) spread(weights, stride_, n, p.output, output_rows_, p.value_size, T(1), dv, p.dv.row);
+    if (additive_) {
+      additive_->gradients(place_, other_, stride, T(p.scale), dq, p.dq.row, dk, p.dk.row);
+    } else if (score_maps_) {
+      score_maps_->sum(place_, other_, stride, T(p.scale), dk, p.dk.row);
+    } else {
+      weigh(other_, stride, n, p.key, p.key_rows, p.size, !first, dq, p.dq.row);
+      spread(other_, stride, n, p.query, query_rows_, p.size, T(p.scale), dk, p.dk.row);
+    }
+    if (p.output.data && value_maps_) value_maps_->sum(place_, weights, stride_, T(1), dv, p.dv.row);
+    else if (p.output.data) spread(weights, stride_, n, p.output, output_rows_, p.value_size, T(1), dv, p.dv.row);
   }
 
   // The share of the slice's numbers in the gradients of queries, of the table and of biases.
@@ -394,7 +438,9 @@ template <class T, class E> class Block {
 
   // The finished scores of all rows.
   void score() {
-    against(p_.query, p_.key, p_.turned_keys, p_.size, n_, scores_, stride_);
+    if (additive_) additive_->scores(scores_, stride_);
+    else if (score_maps_) score_maps_->products(place_, scores_, stride_);
+    else against(p_.query, p_.key, p_.turned_keys, p_.size, n_, scores_, stride_);
     if (p_.label_keys.data) score_labels();
     const T* shared = p_.label_biases.data && !p_.label_keys.data ? biases_of(p_, head_, by_query_) : nullptr;
     for (int64_t r = 0; r < rows_; r++) {
@@ -516,6 +562,8 @@ template <class T, class E> class Block {
   int64_t head_, kv_head_, split_, share_, slot_ = 0, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0;
   int64_t width_ = 0;
   Place place_{};
+  std::optional<Additive<T>> additive_;
+  std::optional<Mapped<T>> score_maps_, value_maps_;
   Slice slice_;
   int64_t chunk_ = 0, by_query_stride_ = 0;
   T *scores_, *other_, *slopes_, *table_, *sums_, *by_label_, *by_query_, *wide_, *spare_, *shares_, *deltas_;

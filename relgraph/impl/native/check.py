@@ -11,6 +11,7 @@ from torch import Tensor
 from relgraph.impl.problem import Problem
 from relgraph.plan import Csr, DistanceIds, FunctionIds, LabelPlan, Part, graph_at
 from relgraph.plan.parts import FIRST
+from relgraph.score import Activation
 
 _ID_TYPES = (torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -48,6 +49,23 @@ def check_tensors(problem: Problem) -> None:
     if biases is not None:
         rows = rows_of_tables(plan)
         shapes.append(("label_biases", biases, (rows,) if biases.dim() == 1 else (heads, rows)))
+    weights = problem.score_weights
+    if weights is not None:
+        shapes.append(("score_weights", weights, (size,) if weights.dim() == 1 else (heads, size)))
+    for name, width in (("score_maps", size), ("value_maps", value.shape[-1])):
+        maps = getattr(problem, name)
+        if maps is not None:
+            wanted = plan.num_labels[0], width, width
+            shapes.append((name, maps, wanted if maps.dim() == 3 else (heads, *wanted)))
+            if len(plan.parts) > 1:
+                raise ValueError(f"{name} must be None for a sum of labels, got a tensor")
+    if (weights is not None) != isinstance(problem.score, Activation):
+        raise ValueError(f"score_weights must be given with an activation and only then, got score={problem.score}")
+    if weights is not None and problem.score_maps is not None:
+        raise ValueError("score_maps must be None with score_weights, got a tensor")
+    for name in ("value_maps", "score_maps", "score_weights"):
+        if problem.label_weights is not None and getattr(problem, name) is not None:
+            raise ValueError(f"{name} must be None with label_weights, got a tensor")
     tables = ("label_keys", problem.label_keys, size), ("label_values", problem.label_values, value.shape[-1])
     for name, table, width in tables:
         if table is not None:
@@ -56,7 +74,7 @@ def check_tensors(problem: Problem) -> None:
     if problem.label_values is not None and not problem.need_sums:
         raise ValueError("need_sums must be True with label_values, got False")
     _check_operands(problem, shapes, problem.query.dtype)
-    if problem.by_query is not None and (biases is not None or problem.label_keys is not None):
+    if problem.by_query is not None and (biases is not None or problem.factor_keys is not None):
         raise ValueError("by_query must be None with label_biases or label_keys, got a tensor")
     _check_options(problem)
 

@@ -56,6 +56,30 @@ template <class T> class RowLabels {
   // costs time: the processor waits if it reads numbers in other pieces than it has just written.
   bool is_plain() const { return part_.affine && !part_.row_ptr && !part_.per_pair; }
 
+  // Whether no pair is listed, so that keys [0, left) have one id and keys [right, n) one.
+  bool uniform(int64_t& left, int64_t& right) const {
+    if (part_.row_ptr) return false;
+    left = left_;
+    right = right_;
+    return true;
+  }
+
+  int64_t left_id() const { return left_id_; }
+  int64_t right_id() const { return right_id_; }
+
+  // The ids of all keys; `without` in the place of a negative one.
+  void write(int32_t* into, int32_t without) const {
+    const auto known = [&](int64_t id) { return id < 0 ? without : int32_t(id); };
+    std::fill(into, into + left_, known(left_id_));
+    if (left_ < right_)
+      read([&](auto* id) {
+        for (int64_t j = 0; j < right_ - left_; j++) into[left_ + j] = id[j] < 0 ? without : int32_t(id[j]);
+      });
+    std::fill(into + right_, into + n_, known(right_id_));
+    for (int64_t e = 0; e < count_; e++)
+      if (role(e) == 1) into[key(e)] = known(id(e));
+  }
+
   // A plain row's s = s * scale + row[id], where id -1 has the last number and id -2 the given one.
   void add_plain(T* s, const T* row, T scale, T not_attending) const {
     const auto end = [&](int64_t id) { return id == -2 ? not_attending : row[slot(id)]; };

@@ -10,12 +10,17 @@ namespace relgraph {
 template <class T> constexpr T INF = std::numeric_limits<T>::infinity();
 constexpr int64_t VECTOR = 16;  // numbers in a vector, at most
 
-// exp by range reduction, x = n ln 2 + r, and a polynomial of r. Below LOWEST it is 0; NaN stays NaN.
-inline float exp_of(float x) {
-  constexpr float LOWEST = -87.0f;
-  const float at = x < LOWEST ? LOWEST : x;
-  const float n = std::rint(at * 1.44269504f);
-  float r = std::fma(n, -0.693359375f, at);
+// exp(x) = power (1 + rest) by range reduction, x = n ln 2 + r, and a polynomial of r, where x is at least `lowest`.
+template <class T> struct Exponential {
+  T power, rest;
+};
+
+constexpr float lowest(float) { return -87.0f; }
+constexpr double lowest(double) { return -708.0; }
+
+inline Exponential<float> parts_of_exp(float x) {
+  const float n = std::rint(x * 1.44269504f);
+  float r = std::fma(n, -0.693359375f, x);
   r = std::fma(n, 2.12194440e-4f, r);
   float y = 1.9875691500e-4f;
   y = std::fma(y, r, 1.3981999507e-3f);
@@ -23,19 +28,15 @@ inline float exp_of(float x) {
   y = std::fma(y, r, 4.1665795894e-2f);
   y = std::fma(y, r, 1.6666665459e-1f);
   y = std::fma(y, r, 5.0000001201e-1f);
-  y = std::fma(y * r, r, r) + 1.0f;
   const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
   float power;
   std::memcpy(&power, &bits, sizeof power);
-  y *= power;
-  return x < LOWEST ? 0.0f : y;
+  return {power, std::fma(y * r, r, r)};
 }
 
-inline double exp_of(double x) {
-  constexpr double LOWEST = -708.0;
-  const double at = x < LOWEST ? LOWEST : x;
-  const double n = std::rint(at * 1.4426950408889634);
-  double r = std::fma(n, -6.93145751953125e-1, at);
+inline Exponential<double> parts_of_exp(double x) {
+  const double n = std::rint(x * 1.4426950408889634);
+  double r = std::fma(n, -6.93145751953125e-1, x);
   r = std::fma(n, -1.42860682030941723212e-6, r);
   double y = 1.6059043836821613e-10;  // 1/13!, and so on down
   y = std::fma(y, r, 2.08767569878681e-9);
@@ -49,12 +50,23 @@ inline double exp_of(double x) {
   y = std::fma(y, r, 4.1666666666666664e-2);
   y = std::fma(y, r, 1.6666666666666666e-1);
   y = std::fma(y, r, 0.5);
-  y = std::fma(y * r, r, r) + 1.0;
   const int64_t bits = (static_cast<int64_t>(n) + 1023) << 52;
   double power;
   std::memcpy(&power, &bits, sizeof power);
-  y *= power;
-  return x < LOWEST ? 0.0 : y;
+  return {power, std::fma(y * r, r, r)};
+}
+
+// exp of at most about 80. Below the lowest it is 0; NaN stays NaN.
+template <class T> T exp_of(T x) {
+  const Exponential<T> e = parts_of_exp(x < lowest(x) ? lowest(x) : x);
+  const T y = (e.rest + 1) * e.power;
+  return x < lowest(x) ? T(0) : y;
+}
+
+// exp(x) - 1 with few wrong bits also near 0.
+template <class T> T expm1_of(T x) {
+  const Exponential<T> e = parts_of_exp(x < lowest(x) ? lowest(x) : x);
+  return e.rest * e.power + (e.power - 1);
 }
 
 // bfloat16 nearest to x; ties go to the even one. NaN stays NaN.

@@ -1,5 +1,6 @@
 // The steps for the pairs of a query row other than labels: a function of scores, masks, causal order and dropout.
 #pragma once
+#include "activations.h"
 #include "dropout.h"
 #include "labels.h"
 
@@ -20,18 +21,34 @@ struct Row {
 template <class T> void finish(const Problem& p, const Row& row, T* s, T* slope) {
   const int64_t n = row.size();
   const T c = T(p.score_parameter);
-  for (int64_t j = 0; j < n; j++) {
-    if (s[j] == -INF<T>) {
-      if (slope) slope[j] = 0;
-    } else if (p.score_kind == 1) {
-      const T bent = std::tanh(s[j] / c);
-      if (slope) slope[j] = 1 - bent * bent;
-      s[j] = c * bent;
-    } else {
-      const T factor = s[j] < 0 ? c : T(1);
-      if (slope) slope[j] = factor;
-      s[j] *= factor;
+  // Two loops without conditions around long computations, which would not become vector code.
+  constexpr int64_t SOME = 4 * VECTOR;
+  T values[SOME], slopes[SOME];
+  const auto finish_by = [&](auto at) {
+    for (int64_t begin = 0; begin < n; begin += SOME) {
+      const int64_t count = std::min(SOME, n - begin);
+      T* mine = s + begin;
+#pragma omp simd
+      for (int64_t j = 0; j < count; j++) {
+        const ValueAndSlope<T> y = at(mine[j]);
+        values[j] = y.value;
+        slopes[j] = y.slope;
+      }
+      for (int64_t j = 0; slope && j < count; j++) slope[begin + j] = mine[j] == -INF<T> ? T(0) : slopes[j];
+#pragma omp simd
+      for (int64_t j = 0; j < count; j++) mine[j] = mine[j] == -INF<T> ? mine[j] : values[j];
     }
+  };
+  if (p.score_kind == 1) {
+    finish_by([c](T x) __attribute__((always_inline)) {
+      const ValueAndSlope<T> y = Tanh::at(x / c);
+      return ValueAndSlope<T>{c * y.value, y.slope};
+    });
+  } else {
+    finish_by([c](T x) __attribute__((always_inline)) {
+      const T factor = x > 0 ? T(1) : c;
+      return ValueAndSlope<T>{factor * x, factor};
+    });
   }
 }
 

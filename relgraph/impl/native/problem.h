@@ -80,6 +80,10 @@ struct Problem {
   // The vectors that labels add to values, [label_rows, value_size]. In backward also their transpose, [value_size,
   // columns in the order of a table's row in memory], and the gradient of the output in the type of sums.
   Tensor label_values, turned_label_values, d_output;
+  // W, which maps values by label, and that of scores qᵀ W k: [heads, labels, size * size]. They need one part.
+  Tensor value_maps, score_maps;
+  // w of scores w · act(q + k + a): [1, heads, 1, size]. The vectors a that labels add, as turned_label_values has them.
+  Tensor score_weights, added_keys;
   int64_t label_rows;  // the columns; of one part without the last one, which is of zeros
   int64_t sliced;      // whether a block multiplies only the rows of label_keys that it reads; of one plain part
   const void* mask;
@@ -95,6 +99,7 @@ struct Problem {
   double scale, dropout_p;
   int64_t score_kind;  // 0 none, 1 softcap, 2 leaky relu
   double score_parameter;
+  int64_t activation;  // with score_weights: 0 leaky relu, 1 tanh, 2 relu, 3 elu, 4 gelu, 5 silu
   // outputs of forward; in backward their gradients, without data if there is none
   Tensor output, sums, mass;
   void* lse;  // [batch, heads, q_len]; in backward null
@@ -109,6 +114,9 @@ struct Problem {
   // each share, [shares, heads, q_len, k_len], and their sums by label, [1, heads, 1, columns].
   Tensor d_label_biases, d_pair_biases;
   Tensor d_label_keys;  // if sliced: it begins as zeros, [slots * splits, heads, label_rows, size]
+  // The same for maps and weights: [slots * splits, heads, rows, numbers]. That of added_keys has a row for each number of
+  // a vector, [size, columns].
+  Tensor d_value_maps, d_score_maps, d_score_weights, d_added_keys;
   // Whether all runs, and whether all heads, add to the same gradients of labels or pairs. Tasks that do are cut into
   // shares, each with gradients of its own.
   int64_t shared_runs, shared_heads, shares;

@@ -175,7 +175,12 @@ def _by_distance_alone(plan: LabelPlan) -> bool:
 
 
 _TERMS = ("by_query", "by_key", "label_keys", "label_values", "label_biases")
-_OPERANDS = ("query", "key", "value", *_TERMS)
+_MAPS = ("value_maps", "score_maps", "score_weights")
+_OPERANDS = ("query", "key", "value", *_TERMS, *_MAPS)
+
+
+_ONE_ROW = ("label_biases", "score_weights")
+"""Those without an axis of labels or queries."""
 
 
 class _Form(KeepsAlive):
@@ -201,10 +206,13 @@ class _Form(KeepsAlive):
             if x is None or x.numel() == 0:
                 continue
             self.given.append((at, name))
-            shown = x if x.dim() == 4 else for_all_heads(x if name != "label_biases" else x[..., None, :], heads)
+            shown = x if x.dim() == 4 else for_all_heads(x[..., None, :] if name in _ONE_ROW else x, heads)
             setattr(struct, name, CTensor(0, *shown.stride()[:3]))
         kind, struct.score_parameter = score.encode(problem.score)
-        struct.score_kind = int(kind) + 1
+        if problem.score_weights is None:
+            struct.score_kind = int(kind) + 1
+        else:
+            struct.activation = int(kind) - len(score.NAMED)
         self._products(problem)
 
     def _products(self, problem: Problem) -> None:
@@ -233,7 +241,9 @@ def few_queries(plan: LabelPlan, query: Tensor) -> bool:
 
 
 def _multiplies_half(problem: Problem) -> bool:
-    """Whether the kernels multiply numbers in bfloat16."""
+    """Whether the kernels multiply numbers in bfloat16; maps and activations take float32."""
+    if any(getattr(problem, name) is not None for name in _MAPS):
+        return False
     even = problem.query.shape[3] % 2 == 0 and problem.value.shape[3] % 2 == 0
     half = problem.query.dtype is torch.bfloat16 and even and not few_queries(problem.plan, problem.query)
     return half and build.kernels().found.blocked_half is not None
@@ -262,8 +272,11 @@ class ProblemStructs(KeepsAlive):
         operands: list[Tensor | None] = [dense_rows(x, given) for x in (problem.query, problem.key, problem.value)]
         operands.append(None if problem.by_query is None else dense_rows(problem.by_query, dtype))
         operands.append(None if by_key is None else by_key.transpose(2, 3).contiguous())
-        for x in (problem.label_keys, problem.label_values, problem.label_biases):
+        for x in (problem.factor_keys, problem.label_values, problem.label_biases):
             operands.append(None if x is None else x.contiguous())
+        for x in (problem.value_maps, problem.score_maps):
+            operands.append(None if x is None else x.contiguous().flatten(-2))
+        operands.append(None if problem.score_weights is None else problem.score_weights.contiguous())
         form = tuple([None if x is None else (x.shape, x.stride()) for x in operands])
         kernels = id(build.loaded())  # the struct has addresses of functions
         key = "native", kernels, half, dtype, problem.query.dtype, problem.scale, problem.score, form
@@ -271,11 +284,13 @@ class ProblemStructs(KeepsAlive):
         self.layout = made.layout
         self.struct = struct = CProblem.from_buffer_copy(made.filled)
         struct.threads = torch.get_num_threads()
-        if problem.label_keys is not None and problem.columns > MOST_COLUMNS and _by_distance_alone(problem.plan):
+        if problem.factor_keys is not None and problem.columns > MOST_COLUMNS and _by_distance_alone(problem.plan):
             struct.sliced = struct.parts[0].affine
         self._kept += operands
         for at, name in made.given:
             getattr(struct, name).data = operands[at].data_ptr()  # pyright: ignore[reportOptionalMemberAccess]
+        if problem.label_keys is not None and problem.factor_keys is None:
+            struct.added_keys = self.turned_table(problem.label_keys, problem.plan)
         if problem.label_weights is not None:
             self.weights = weights = problem.label_weights.mT.contiguous()
             struct.label_weights = self.address(weights)

@@ -2,7 +2,9 @@
 #pragma once
 #include <algorithm>
 
+#include "additive.h"
 #include "labels.h"
+#include "mapped.h"
 #include "problem.h"
 
 namespace relgraph {
@@ -13,6 +15,7 @@ struct Room {
   int64_t by_query_stride;  // of a row of numbers that labels add to scores
   int64_t width;   // of a table row in memory: the columns, and two guards for each part's one column of zeros
   int64_t other_stride, other, slopes, table, sums, by_label, by_query, wide, spare, shares, narrow, turned, query_rows, output_rows;
+  int64_t additive, score_maps, value_maps, tile_labels;
   int64_t total;
 
   Room(const Problem& p, int64_t keys) {
@@ -37,7 +40,11 @@ struct Room {
     turned = narrow + (p.half ? rows * chunk / 2 : 0);
     query_rows = turned + (p.half && is_backward ? rows * chunk / 2 : 0);
     output_rows = query_rows + (p.half && is_backward ? rows * p.size / 2 : 0);
-    total = up(output_rows + (p.half && is_backward ? rows * p.value_size / 2 : 0), 16);
+    additive = up(output_rows + (p.half && is_backward ? rows * p.value_size / 2 : 0), 16);
+    score_maps = up(additive + (p.score_weights.data ? Additive<float>::numbers(p) : 0), 16);
+    value_maps = up(score_maps + (p.score_maps.data ? Mapped<float>::numbers(p, p.size) : 0), 16);
+    tile_labels = up(value_maps + (p.value_maps.data ? Mapped<float>::numbers(p, p.value_size) : 0), 16);
+    total = up(tile_labels + (p.score_maps.data || p.value_maps.data ? TileLabels<float>::numbers(p) : 0), 16);
   }
 
  private:
