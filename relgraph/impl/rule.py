@@ -204,15 +204,14 @@ def _native(call: Call) -> str | None:
     other = f"use impl='{'edges' if edges_only else 'chunked'}'"
     if not edges_only and _parallel(call):
         return "has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
-    if edges_only and (rows.unknown_score(call) or call.value_map is not None):
-        what = "value_map" if call.value_map is not None else "other score"
-        return f"has dot products, Softcap, LeakyReLU and no {what} over listed pairs; {other}"
     if not edges_only and call.edge is not None:
         return f"has no edge_attr over all pairs; {other}"
     if call.score.code is None:
         return f"takes scores of relgraph.score and named activations, got a function of your own; {other}"
     if call.score.additive and any("key" in tables.batched for tables in call.tables):
         return f"has no key_table with a batch axis with score=Additive; {other}"
+    if call.score.additive and call.edge is not None and call.edge.key is not None:
+        return f"has no edge_key with score=Additive; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
     if call.mask is not None and _needs_gradient(call.mask):

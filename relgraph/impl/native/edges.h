@@ -41,7 +41,7 @@ struct EdgeProblem {
   // gradients; data is null if none is needed
   Tensor dq, dk, dv, d_by_query, d_edge_query;
   Tensor d_label_keys, d_label_values, d_label_queries;
-  void* label_parts;        // [batch, stretches, heads, labels, sizes]: sums of a task, room for the tables
+  void* label_parts;        // [batch, stretches, heads, numbers]: sums of a task, room for tables, maps and weights
   int64_t labels;           // R, of the tables
   void* d_attr;             // [P, edge_size]
   void* noted;              // gradient of the score and weight of every pair, [lanes, P, 2], if vectors learn
@@ -53,6 +53,11 @@ struct EdgeProblem {
   int64_t stretches;          // that the queries of a batch row are cut into
   int64_t threads;
   Parallel parallel;
+  // Maps per label, [heads, labels, size · size] (no batch stride), and the same transposed; or null.
+  Tensor value_maps, turned_value_maps, score_maps, turned_score_maps;
+  Tensor score_weights;       // w of an additive score, [heads, size], in the place of products; or null
+  int64_t activation;         // of such a score: 0 leaky relu, 1 tanh, 2 relu, 3 elu, 4 gelu, 5 silu
+  Tensor d_value_maps, d_score_maps, d_score_weights;
 };
 
 }  // namespace relgraph

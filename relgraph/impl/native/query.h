@@ -1,11 +1,14 @@
 // A query and its listed pairs.
 #pragma once
 #include <algorithm>
+#include <optional>
 
 #include "dropout.h"
 #include "edges.h"
 #include "gathered.h"
 #include "loops.h"
+#include "present.h"
+#include "summed.h"
 
 namespace relgraph {
 
@@ -13,11 +16,17 @@ constexpr int64_t PADDED = 16;       // a row of scores is padded to a multiple,
 constexpr int64_t PAIRS_AHEAD = 40;  // how many pairs before their use the rows of a pair are prefetched,
 constexpr int64_t ROWS_AHEAD = 4;    // and how many queries before for those of a query
 
-// Numbers per label in a part of the tables' gradients: keys, queries, values, each if there is such a table.
-inline int64_t table_sizes(const EdgeProblem& p) {
-  const int64_t tables = int64_t(p.label_keys.data != nullptr) + int64_t(p.label_queries.data != nullptr);
-  return tables * p.size + (p.label_values.data ? p.value_size : 0);
+// Numbers of one head in a part of the gradients that a task sums: of keys, queries, values, both kinds of maps and
+// the weights of additive scores, each if there are such.
+inline int64_t part_numbers(const EdgeProblem& p) {
+  const auto one = [](const Tensor& x, int64_t numbers) { return x.data ? numbers : 0; };
+  const int64_t tables = one(p.label_keys, p.size) + one(p.label_queries, p.size) + one(p.label_values, p.value_size);
+  const int64_t maps = one(p.value_maps, p.value_size * p.value_size) + one(p.score_maps, p.size * p.size);
+  return p.labels * (tables + maps) + one(p.score_weights, p.size);
 }
+
+inline int64_t most_size(const EdgeProblem& p) { return std::max(p.size, p.value_size); }
+inline bool has_maps(const EdgeProblem& p) { return p.score_maps.data || p.value_maps.data; }
 
 // The keys and values of one head in a batch row, where they are read, and room for their gradients.
 template <class T> struct Nodes {
@@ -30,20 +39,32 @@ template <class T> struct Nodes {
 // of all numbers; N: size of queries, keys and values if it is one of a few common sizes, else 0.
 template <class T, int64_t N> class Query {
  public:
-  // `room` has room() numbers. `part` takes the sums of table gradients, [heads, labels, sizes], or is null.
+  // `room` has room() numbers. `part` takes the sums of gradients, [heads, numbers], or is null.
   Query(const EdgeProblem& p, int64_t batch, const Nodes<T>& nodes, T* room, T* part = nullptr)
-      : p_(p), pairs_(*p.pairs), nodes_(nodes), stride_(padded(p.longest)), batch_(batch), part_(part) {
-    scores_ = room;
-    grads_ = scores_ + stride_;
-    other_ = grads_ + stride_;
-    slopes_ = other_ + stride_;
-    factors_ = slopes_ + stride_;
-    zeros_ = factors_ + stride_;
-    std::fill(zeros_, zeros_ + std::max(p.size, p.value_size), T(0));
+      : p_(p), pairs_(*p.pairs), nodes_(nodes), batch_(batch), part_(part), present_(p) {
+    const auto take = [&](int64_t numbers) {
+      T* found = room;
+      room += padded(numbers);
+      return found;
+    };
+    for (T** row : {&scores_, &grads_, &other_, &slopes_, &factors_}) *row = take(p.longest);
+    zeros_ = take(most_size(p));
+    std::fill(zeros_, zeros_ + most_size(p), T(0));
+    if (!has_maps(p)) return;
+    present_.start(reinterpret_cast<int32_t*>(take(Present::room(p))));
+    const int64_t labels = Present::most(p);
+    T* sums = take(labels * most_size(p));
+    if (p.score_maps.data)
+      score_maps_.emplace(present_, p.score_maps, p.turned_score_maps, p.size, take(labels * p.size), sums);
+    if (p.value_maps.data)
+      value_maps_.emplace(present_, p.value_maps, p.turned_value_maps, p.value_size, take(labels * p.value_size), sums);
   }
 
   static int64_t padded(int64_t count) { return (count + PADDED - 1) / PADDED * PADDED; }
-  static int64_t room(int64_t longest, int64_t size) { return 5 * padded(longest) + padded(size); }
+  static int64_t room(const EdgeProblem& p) {
+    const int64_t rows = 5 * padded(p.longest) + padded(most_size(p)), labels = Present::most(p);
+    return rows + (has_maps(p) ? padded(Present::room(p)) + 3 * padded(labels * most_size(p)) : 0);
+  }
 
   void place(int64_t query) {
     const int64_t row = pairs_.own ? batch_ * p_.q_len + query : query;
@@ -52,6 +73,7 @@ template <class T, int64_t N> class Query {
     count_ = pairs_.row_ptr[row + 1] - first_;
     col_ = pairs_.col + first_;
     ids_ = pairs_.ids + first_;
+    if (score_maps_ || value_maps_) present_.place(ids_, count_);
   }
 
   void forward(int64_t h) {
@@ -64,7 +86,7 @@ template <class T, int64_t N> class Query {
     if (const T* factors = kept(h))
       for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
     if (p.sums.data) sum_labels(scores_, row(p.sums, h));
-    sum_rows(scores_, values(), p.label_values, h, p.value_size, row(p.output, h));
+    sum_rows(scores_, values(), value_maps_, p.label_values, h, p.value_size, row(p.output, h));
     if (p.edge_sums.data) sum_vectors(scores_, row(p.edge_sums, h));
   }
 
@@ -89,12 +111,23 @@ template <class T, int64_t N> class Query {
       for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
     if (p.noted) note(h);
     if (p.d_edge_query.data) sum_vectors(grads_, row(p.d_edge_query, h));
-    sum_rows(grads_, keys(), p.label_keys, h, p.size, row(p.dq, h));
-    spread<N>(grads_, OneRow<T>{row(p.query, h)}, col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
+    if (p.score_weights.data) {
+      additive([&](auto act) { spread_activations<N, decltype(act)>(summed(h), grads_, into_summed(h)); });
+    } else {
+      sum_rows(grads_, keys(), score_maps_, p.label_keys, h, p.size, row(p.dq, h));
+      if (score_maps_) score_maps_->add_gradients(row(p.query, h), part(h).score_maps);
+      spread_rows(grads_, row(p.query, h), score_maps_, p.size, nodes_.d_key, nodes_.d_key_row);
+    }
     if (p.label_queries.data)
       spread<N>(grads_, of_labels(p.label_queries, h), col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
-    if (p.output.data)
-      spread<N>(scores_, OneRow<T>{row(p.output, h)}, col_, count_, p.value_size, nodes_.d_value, nodes_.d_value_row);
+    if (p.output.data) {
+      const T* grad = row(p.output, h);
+      spread_rows(scores_, grad, value_maps_, p.value_size, nodes_.d_value, nodes_.d_value_row);
+      if (value_maps_) {
+        value_maps_->sum(scores_, values(), count_);
+        value_maps_->add_gradients(grad, part(h).value_maps);
+      }
+    }
     if (part_) tables(h);
   }
 
@@ -156,11 +189,51 @@ template <class T, int64_t N> class Query {
   }
   LabelRows<T> of_labels(const Tensor& x, int64_t h) const { return {row_of<T>(x, 0, h, 0), x.row, ids_, zeros_}; }
 
-  // into = Σ_e weights[e] (x[e] + the table's row of its label)
-  void sum_rows(const T* weights, const Rows<T>& x, const Tensor& table, int64_t h, int64_t size, T* into) const {
+  // into = Σ_e weights[e] (x[e], mapped by its label, + the table's row of its label)
+  void sum_rows(const T* weights, const Rows<T>& x, std::optional<QueryMaps<T, N>>& maps, const Tensor& table, int64_t h,
+                int64_t size, T* into) {
     std::fill(into, into + size, T(0));
-    if (table.data) weigh<N>(weights, x, of_labels(table, h), count_, size, into);
+    if (maps) {
+      maps->sum(weights, x, count_);
+      maps->add_mapped_sums(h, into);
+      if (table.data) weigh<N>(weights, of_labels(table, h), count_, size, into);
+    } else if (table.data) weigh<N>(weights, x, of_labels(table, h), count_, size, into);
     else weigh<N>(weights, x, count_, size, into);
+  }
+
+  // s[e] = a, mapped for its label if there are maps, · x[e], + a · the table's row of its label
+  void dot_rows(const T* a, const Rows<T>& x, std::optional<QueryMaps<T, N>>& maps, const Tensor& table, int64_t h,
+                int64_t size, T* s) {
+    if (maps) {
+      maps->map(a, h);
+      dots_of_both<N>(x, maps->rows(), count_, size, s);
+      if (!table.data) return;
+      dots<N>(a, of_labels(table, h), count_, size, other_);
+      add_row(s, other_, count_);
+    } else if (table.data) dots<N>(a, x, of_labels(table, h), count_, size, s);
+    else dots<N>(a, x, count_, size, s);
+  }
+
+  // into[col[e]] += weights[e] a, mapped for its label by dot_rows() if there are maps
+  void spread_rows(const T* weights, const T* a, const std::optional<QueryMaps<T, N>>& maps, int64_t size, T* into,
+                   int64_t stride) const {
+    if (maps) spread<N>(weights, maps->rows(), col_, count_, size, into, stride);
+    else spread<N>(weights, OneRow<T>{a}, col_, count_, size, into, stride);
+  }
+
+  // Calls f with the activation of additive scores.
+  template <class F> void additive(F f) const { with_activation(p_.activation, f); }
+
+  Summed<T> summed(int64_t h) const {
+    LabelRows<T> labels = of_labels(p_.label_keys, h);
+    if (!p_.label_keys.data) labels.data = zeros_, labels.stride = 0;
+    return {row(p_.query, h), row_of<T>(p_.score_weights, 0, h, 0), keys(), labels, count_, p_.size};
+  }
+
+  SummedGradients<T> into_summed(int64_t h) const {
+    const Part part = this->part(h);
+    T* labels = p_.label_keys.data ? part.label_keys : nullptr;
+    return {row(p_.dq, h), part.score_weights, nodes_.d_key, labels, nodes_.d_key_row, col_, ids_};
   }
 
   void sum_vectors(const T* weights, T* into) const {
@@ -174,17 +247,35 @@ template <class T, int64_t N> class Query {
     else dots<0>(a, vectors_of_pairs(), count_, p_.edge_size, s);
   }
 
+  // The sums of gradients of one head.
+  struct Part {
+    T *label_keys, *label_queries, *label_values, *value_maps, *score_maps, *score_weights;
+  };
+
+  Part part(int64_t h) const {
+    const EdgeProblem& p = p_;
+    T* next = part_ + h * part_numbers(p);
+    const auto take = [&](const Tensor& x, int64_t numbers) {
+      T* found = next;
+      next += x.data ? p.labels * numbers : 0;
+      return found;
+    };
+    T *keys = take(p.label_keys, p.size), *queries = take(p.label_queries, p.size);
+    T *values = take(p.label_values, p.value_size), *maps = take(p.value_maps, p.value_size * p.value_size);
+    return {keys, queries, values, maps, take(p.score_maps, p.size * p.size), next};
+  }
+
   // The gradients of the tables, summed over the queries of a task.
   void tables(int64_t h) {
     const EdgeProblem& p = p_;
-    T* into = part_ + h * p.labels * table_sizes(p);
-    const auto add = [&](const T* weights, const auto& x, int64_t size) {
-      spread<N>(weights, x, ids_, count_, size, into, size);
-      into += p.labels * size;
+    const Part into = part(h);
+    const auto add = [&](const T* weights, const auto& x, int64_t size, T* sums) {
+      spread<N>(weights, x, ids_, count_, size, sums, size);
     };
-    if (p.label_keys.data) add(grads_, OneRow<T>{row(p.query, h)}, p.size);
-    if (p.label_queries.data) add(grads_, keys(), p.size);
-    if (p.label_values.data && p.output.data) add(scores_, OneRow<T>{row(p.output, h)}, p.value_size);
+    if (p.label_keys.data && !p.score_weights.data) add(grads_, OneRow<T>{row(p.query, h)}, p.size, into.label_keys);
+    if (p.label_queries.data) add(grads_, keys(), p.size, into.label_queries);
+    if (p.label_values.data && p.output.data)
+      add(scores_, OneRow<T>{row(p.output, h)}, p.value_size, into.label_values);
   }
 
   void sum_labels(const T* weights, T* into) const {
@@ -197,11 +288,10 @@ template <class T, int64_t N> class Query {
   void score(int64_t h, bool slopes) {
     const EdgeProblem& p = p_;
     T* s = scores_;
-    const Rows<T> keys = this->keys();
-    if (p.label_keys.data) dots<N>(row(p.query, h), keys, of_labels(p.label_keys, h), count_, p.size, s);
-    else dots<N>(row(p.query, h), keys, count_, p.size, s);
+    if (p.score_weights.data) additive([&](auto act) { sum_activations<N, decltype(act)>(summed(h), s); });
+    else dot_rows(row(p.query, h), keys(), score_maps_, p.label_keys, h, p.size, s);
     if (p.label_queries.data) {
-      dots_of_both<N>(keys, of_labels(p.label_queries, h), count_, p.size, other_);
+      dots_of_both<N>(keys(), of_labels(p.label_queries, h), count_, p.size, other_);
       add_row(s, other_, count_);
     }
     if (p.edge_query.data) {
@@ -285,11 +375,8 @@ template <class T, int64_t N> class Query {
   void incoming(int64_t h, const T* factors) {
     const EdgeProblem& p = p_;
     T* g = grads_;
-    const Rows<T> values = this->values();
     if (!p.output.data) std::fill(g, g + count_, T(0));
-    else if (p.label_values.data)
-      dots<N>(row(p.output, h), values, of_labels(p.label_values, h), count_, p.value_size, g);
-    else dots<N>(row(p.output, h), values, count_, p.value_size, g);
+    else dot_rows(row(p.output, h), values(), value_maps_, p.label_values, h, p.value_size, g);
     if (p.sums.data) add_labels(g, row(p.sums, h), ids_, count_);
     if (p.edge_sums.data) {
       dot_vectors(row(p.edge_sums, h), other_);
@@ -312,9 +399,11 @@ template <class T, int64_t N> class Query {
   const EdgeProblem& p_;
   const EdgePairs& pairs_;
   const Nodes<T> nodes_;
-  int64_t stride_, batch_, query_ = 0, first_ = 0, count_ = 0;
+  int64_t batch_, query_ = 0, first_ = 0, count_ = 0;
   const int32_t *col_ = nullptr, *ids_ = nullptr;
   T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_;
+  Present present_;
+  std::optional<QueryMaps<T, N>> score_maps_, value_maps_;
 };
 
 }  // namespace relgraph
