@@ -112,7 +112,7 @@ template <class T, int64_t N> class Query {
     if (p.noted) note(h);
     if (p.d_edge_query.data) sum_vectors(grads_, row(p.d_edge_query, h));
     if (p.score_weights.data) {
-      additive([&](auto act) { spread_activations<N, decltype(act)>(summed(h), grads_, into_summed(h)); });
+      additive([&](auto act) { spread_activations<decltype(act)>(summed(h), grads_, into_summed(h)); });
     } else {
       sum_rows(grads_, keys(), score_maps_, p.label_keys, h, p.size, row(p.dq, h));
       if (score_maps_) score_maps_->add_gradients(row(p.query, h), part(h).score_maps);
@@ -288,7 +288,7 @@ template <class T, int64_t N> class Query {
   void score(int64_t h, bool slopes) {
     const EdgeProblem& p = p_;
     T* s = scores_;
-    if (p.score_weights.data) additive([&](auto act) { sum_activations<N, decltype(act)>(summed(h), s); });
+    if (p.score_weights.data) additive([&](auto act) { sum_activations<decltype(act)>(summed(h), s); });
     else dot_rows(row(p.query, h), keys(), score_maps_, p.label_keys, h, p.size, s);
     if (p.label_queries.data) {
       dots_of_both<N>(keys(), of_labels(p.label_queries, h), count_, p.size, other_);

@@ -1,4 +1,5 @@
-// Additive scores of a query's pairs, w · act(q + k + a), and their gradients. N as in Query.
+// Additive scores of a query's pairs, w · act(q + k + a), and their gradients. Activations take most of the time,
+// so these functions are compiled once for each, whatever the size.
 #pragma once
 #include "activations.h"
 #include "gathered.h"
@@ -14,8 +15,8 @@ template <class T> struct Summed {
 };
 
 // scores[e] = w · act(q + k + a)
-template <int64_t N, class Act, class T> void sum_activations(const Summed<T>& s, T* scores) {
-  const int64_t n = N ? N : s.size;
+template <class Act, class T> [[gnu::noinline]] void sum_activations(const Summed<T>& s, T* scores) {
+  const int64_t n = s.size;
   for (int64_t e = 0; e < s.count; e++) {
     const T *key = s.keys[e], *label = s.labels[e];
     T total = 0;
@@ -33,9 +34,9 @@ template <class T> struct SummedGradients {
 };
 
 // From the gradients of the scores.
-template <int64_t N, class Act, class T>
-void spread_activations(const Summed<T>& s, const T* grads, const SummedGradients<T>& into) {
-  const int64_t n = N ? N : s.size;
+template <class Act, class T>
+[[gnu::noinline]] void spread_activations(const Summed<T>& s, const T* grads, const SummedGradients<T>& into) {
+  const int64_t n = s.size;
   std::fill_n(into.query, n, T(0));
   for (int64_t e = 0; e < s.count; e++) {
     const T *key = s.keys[e], *label = s.labels[e], grad = grads[e];
