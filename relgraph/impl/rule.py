@@ -210,8 +210,8 @@ def _native(call: Call) -> str | None:
         return f"takes scores of relgraph.score and named activations, got a function of your own; {other}"
     if call.score.additive and any("key" in tables.batched for tables in call.tables):
         return f"has no key_table with a batch axis with score=Additive; {other}"
-    if call.score.additive and call.edge is not None and call.edge.key is not None:
-        return f"has no edge_key with score=Additive; {other}"
+    if call.score.additive and call.edge is not None and call.edge.key is not None and _needs_gradient(call.edge.attr):
+        return f"gives no gradient to edge_attr with edge_key and score=Additive; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
     if call.mask is not None and _needs_gradient(call.mask):

@@ -74,7 +74,10 @@ def test_what_the_kernels_do_not_do_goes_in_blocks():
     listed, additive = replace(call(), plan=plan), rg.score.Additive(torch.zeros(2))
     for more, reason in (
         ({"score": rg.score.compatibility(torch.sin)}, "got a function of your own; use impl='edges'"),
-        ({"score": additive, "edge": EdgeVectors(*[torch.zeros(2, 2)] * 2, None)}, "no edge_key with score=Additive"),
+        (
+            {"score": additive, "edge": EdgeVectors(torch.zeros(2, 2, requires_grad=True), torch.zeros(2, 2), None)},
+            "gives no gradient to edge_attr with edge_key and score=Additive; use impl='edges'",
+        ),
     ):
         with pytest.raises(NotImplementedError, match=f"'native' .*{reason}"):
             choose(replace(listed, **more), "native")

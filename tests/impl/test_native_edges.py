@@ -90,6 +90,26 @@ def test_vectors(maps, tables, batch):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize(("lead", "size", "batch"), [((), 5, 2), ((2,), 16, 1)])
+def test_vectors_in_additive_scores(lead, size, batch):
+    labels, attr = some_edges(20, 70), torch.randn(70, 3, dtype=F64)
+    (q, k, v), (edge_key, edge_value) = (
+        [leaf(batch, 2, 20, size) for _ in range(3)],
+        [leaf(*lead, size, 3) for _ in "kv"],
+    )
+    tables, weight, maps = [leaf(4, size), leaf(4, size)], leaf(2, size), leaf(4, size, size)
+    leaves = [q, k, v, *tables, weight, maps, edge_key, edge_value]
+    found = {}
+    for impl in ("edges", "reference"):
+        z = rg.relation_attention(
+            q, k, v, labels, *tables, edge_attr=attr, edge_key=edge_key, edge_value=edge_value, value_map=maps,
+            score=rg.score.Additive(weight, "tanh"), impl=impl,
+        )  # fmt: skip
+        found[impl] = (z, *torch.autograd.grad(z.cos().sum(), leaves))
+    for a, b in zip(found["edges"], found["reference"], strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+
 # ---- dropout ----
 
 
@@ -160,14 +180,17 @@ def test_second_derivatives_of_maps_and_additive_scores(score, monkeypatch):
     shapes = [(2, 2, 3, 2), (2, 1, 3, 2), (2, 1, 3, 2), (4, 2), (2, 4, 2, 2)]
     shapes.append((4, 2, 2) if score == "maps" else (2, 2))
 
-    def run(query, key, value, table, maps, weight):
+    attr = torch.randn(6, 1, dtype=F64)
+
+    def run(query, key, value, table, maps, weight, edge_key):
         torch.manual_seed(5)
         made = rg.score.Bilinear(weight) if score == "maps" else rg.score.Additive(weight, score)
         return rg.relation_attention(
-            query, key, value, labels, table, enable_gqa=True, score=made, value_map=maps, dropout_p=0.3, impl="edges"
-        )
+            query, key, value, labels, table, enable_gqa=True, score=made, value_map=maps, dropout_p=0.3,
+            edge_attr=attr, edge_key=edge_key, impl="edges",
+        )  # fmt: skip
 
-    leaves = [leaf(*shape) for shape in shapes]
+    leaves = [leaf(*shape) for shape in (*shapes, (2, 2, 1))]
     assert gradcheck(run, leaves, fast_mode=True)
     assert gradgradcheck(run, leaves, fast_mode=True)
 
@@ -276,6 +299,7 @@ def test_a_spoilt_additive_score_never_reaches_the_kernels():
         ({}, "score_weights must be given"),
         ({"score_weights": torch.ones(3, dtype=F64)}, "score_weights must have shape .1., got .3."),
         (good | {"score_maps": maps}, "score_maps must be None with score_weights"),
+        ({**good, "vector_maps": maps[0]}, "vector_maps must come with score_weights and with vectors"),
         (good | {"label_queries": maps[0]}, "label_queries and vectors in the score must be left out"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -38,7 +38,7 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
         by_vector = _of_pairs(csr)
     query, size = lanes.enter(problem.query) * problem.scale, problem.key.shape[-1]
     if problem.score_weights is not None:
-        scores = _additive(problem, lanes, pattern, labels)
+        scores = _additive(problem, lanes, pattern, labels, vectors)
     else:
         scores = sampled_dot(query[..., :size], lanes.enter(problem.key), pattern)
     for label, maps in lanes.by_label(problem.score_maps):
@@ -120,13 +120,15 @@ class _Lanes:
         return x.unflatten(0, (self.batch, self.heads))
 
 
-def _additive(problem: Problem, lanes: _Lanes, pattern: Pattern, labels: Tensor) -> Tensor:
-    """``w · act(q_i + k_j + a^K[l_ij]) · scale`` of every pair, ``[L, P]``."""
+def _additive(problem: Problem, lanes: _Lanes, pattern: Pattern, labels: Tensor, vectors: Tensor | None) -> Tensor:
+    """``w · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale`` of every pair, ``[L, P]``."""
     assert isinstance(problem.score, Activation) and problem.score_weights is not None
     keys = lanes.heads_of(lanes.enter(problem.key))
     summed = lanes.enter(problem.query)[:, pattern.row] + keys[:, pattern.col]
     if problem.label_keys is not None:
         summed = summed + lanes.table(with_zero_row(problem.label_keys)).mT[:, labels]
+    if vectors is not None and problem.vector_maps is not None:
+        summed = summed + vectors @ lanes.table(problem.vector_maps).mT
     weights = lanes.table(problem.score_weights[..., None, :])
     return (ACTIVATIONS[problem.score.name](summed) @ weights).squeeze(-1) * problem.scale
 

@@ -29,7 +29,7 @@ def check_tensors(problem: Problem) -> None:
         raise ValueError(f"query must be floating, got {problem.query.dtype}")
     if problem.columns != plan.columns:
         raise ValueError(f"columns must be the plan's, {plan.columns}, got {problem.columns}")
-    for name in ("label_queries", "vectors"):
+    for name in ("label_queries", "vectors", "vector_maps"):
         if getattr(problem, name) is not None:
             raise ValueError(f"{name} must be None over all pairs, got a tensor")
     shapes = [
@@ -263,6 +263,11 @@ def check_listed(problem: Problem) -> None:
         if x is not None:
             shapes.append((name, x, (labels, wanted) if x.dim() == 2 else (heads, labels, wanted)))
     shapes += _shapes_of_maps(problem)
+    maps = problem.vector_maps
+    if maps is not None:
+        shapes.append(("vector_maps", maps, (numbers, size) if maps.dim() == 2 else (heads, numbers, size)))
+        if vectors is None or problem.score_weights is None or problem.vectors_gradient:
+            raise ValueError("vector_maps must come with score_weights and with vectors that have no gradient")
     if problem.score_weights is not None and (problem.label_queries is not None or problem.vectors_in_score):
         raise ValueError("label_queries and vectors in the score must be left out with score_weights")
     _check_operands(problem, shapes, problem.dtype)

@@ -171,6 +171,7 @@ template <class T> void sum_parts(const EdgeProblem& p, int64_t h) {
   sum(p.d_value_maps, p.labels * p.value_size * p.value_size);
   sum(p.d_score_maps, p.labels * p.size * p.size);
   sum(p.d_score_weights, p.size);
+  sum(p.d_vector_maps, p.edge_size * p.size);
 }
 
 // The gradients of the pairs' vectors, in one batch row after the other, as these add to the same vectors.

@@ -57,7 +57,8 @@ struct EdgeProblem {
   Tensor value_maps, turned_value_maps, score_maps, turned_score_maps;
   Tensor score_weights;       // w of an additive score, [heads, size], in the place of products; or null
   int64_t activation;         // of such a score: 0 leaky relu, 1 tanh, 2 relu, 3 elu, 4 gelu, 5 silu
-  Tensor d_value_maps, d_score_maps, d_score_weights;
+  Tensor vector_maps;         // maps of the pairs' vectors inside such a score, [heads, edge_size, size], or null
+  Tensor d_value_maps, d_score_maps, d_score_weights, d_vector_maps;
 };
 
 }  // namespace relgraph

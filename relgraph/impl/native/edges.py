@@ -54,7 +54,8 @@ MOST_PACKED = 1 << 22
 rows fit into no cache, whether they are packed or not."""
 
 _AXES = {
-    "label_keys": 2, "label_values": 2, "label_queries": 2, "value_maps": 3, "score_maps": 3, "score_weights": 1
+    "label_keys": 2, "label_values": 2, "label_queries": 2, "value_maps": 3, "score_maps": 3, "score_weights": 1,
+    "vector_maps": 2,
 }  # fmt: skip
 """What is learned for each head, in the order of a problem, and how many axes it has if all heads share it."""
 
@@ -95,6 +96,9 @@ def _terms(call: Call, tables: Tables) -> tuple[Call, dict[str, Any]]:
     terms["vectors"] = edge.attr.to(dtype)
     terms["vectors_in_score"], terms["vectors_in_value"] = edge.key is not None, edge.value is not None
     if edge.key is None:
+        return call, terms
+    if score.additive:  # inside the activation
+        terms |= {"vectors_in_score": False, "vector_maps": edge.key.to(dtype).mT}
         return call, terms
     return replace(call, query=torch.cat([call.query, call.query @ edge.key.to(dtype)], -1)), terms
 
@@ -218,6 +222,7 @@ class EdgeStructs(KeepsAlive):
         else:
             struct.activation = int(kind) - len(NAMED)
             struct.score_weights = self.table(problem.score_weights[..., None, :])
+            struct.vector_maps = self.table(None if problem.vector_maps is None else problem.vector_maps.contiguous())
         for name in ("value_maps", "score_maps"):
             maps = getattr(problem, name)
             if maps is not None:

@@ -16,13 +16,13 @@ constexpr int64_t PADDED = 16;       // a row of scores is padded to a multiple,
 constexpr int64_t PAIRS_AHEAD = 40;  // how many pairs before their use the rows of a pair are prefetched,
 constexpr int64_t ROWS_AHEAD = 4;    // and how many queries before for those of a query
 
-// Numbers of one head in a part of the gradients that a task sums: of keys, queries, values, both kinds of maps and
-// the weights of additive scores, each if there are such.
+// Numbers of one head in a part of the gradients that a task sums: of keys, queries, values, both kinds of maps, the
+// weights of additive scores and the maps of their vectors, each if there are such.
 inline int64_t part_numbers(const EdgeProblem& p) {
   const auto one = [](const Tensor& x, int64_t numbers) { return x.data ? numbers : 0; };
   const int64_t tables = one(p.label_keys, p.size) + one(p.label_queries, p.size) + one(p.label_values, p.value_size);
   const int64_t maps = one(p.value_maps, p.value_size * p.value_size) + one(p.score_maps, p.size * p.size);
-  return p.labels * (tables + maps) + one(p.score_weights, p.size);
+  return p.labels * (tables + maps) + one(p.score_weights, p.size) + one(p.vector_maps, p.edge_size * p.size);
 }
 
 inline int64_t most_size(const EdgeProblem& p) { return std::max(p.size, p.value_size); }
@@ -50,6 +50,7 @@ template <class T, int64_t N> class Query {
     for (T** row : {&scores_, &grads_, &other_, &slopes_, &factors_}) *row = take(p.longest);
     zeros_ = take(most_size(p));
     std::fill(zeros_, zeros_ + most_size(p), T(0));
+    if (p.score_weights.data) own_ = take((p.vector_maps.data ? p.longest : 1) * p.size);
     if (!has_maps(p)) return;
     present_.start(reinterpret_cast<int32_t*>(take(Present::room(p))));
     const int64_t labels = Present::most(p);
@@ -63,7 +64,8 @@ template <class T, int64_t N> class Query {
   static int64_t padded(int64_t count) { return (count + PADDED - 1) / PADDED * PADDED; }
   static int64_t room(const EdgeProblem& p) {
     const int64_t rows = 5 * padded(p.longest) + padded(most_size(p)), labels = Present::most(p);
-    return rows + (has_maps(p) ? padded(Present::room(p)) + 3 * padded(labels * most_size(p)) : 0);
+    const int64_t own = p.score_weights.data ? padded((p.vector_maps.data ? p.longest : 1) * p.size) : 0;
+    return rows + own + (has_maps(p) ? padded(Present::room(p)) + 3 * padded(labels * most_size(p)) : 0);
   }
 
   void place(int64_t query) {
@@ -113,6 +115,7 @@ template <class T, int64_t N> class Query {
     if (p.d_edge_query.data) sum_vectors(grads_, row(p.d_edge_query, h));
     if (p.score_weights.data) {
       additive([&](auto act) { spread_activations<decltype(act)>(summed(h), grads_, into_summed(h)); });
+      if (p.vector_maps.data) map_gradients(part(h).vector_maps);
     } else {
       sum_rows(grads_, keys(), score_maps_, p.label_keys, h, p.size, row(p.dq, h));
       if (score_maps_) score_maps_->add_gradients(row(p.query, h), part(h).score_maps);
@@ -227,13 +230,30 @@ template <class T, int64_t N> class Query {
   Summed<T> summed(int64_t h) const {
     LabelRows<T> labels = of_labels(p_.label_keys, h);
     if (!p_.label_keys.data) labels.data = zeros_, labels.stride = 0;
-    return {row(p_.query, h), row_of<T>(p_.score_weights, 0, h, 0), keys(), labels, count_, p_.size};
+    const NextRows<T> own = p_.vector_maps.data ? NextRows<T>{own_, p_.size} : NextRows<T>{zeros_, 0};
+    return {row(p_.query, h), row_of<T>(p_.score_weights, 0, h, 0), keys(), labels, own, count_, p_.size};
   }
 
   SummedGradients<T> into_summed(int64_t h) const {
     const Part part = this->part(h);
     T* labels = p_.label_keys.data ? part.label_keys : nullptr;
-    return {row(p_.dq, h), part.score_weights, nodes_.d_key, labels, nodes_.d_key_row, col_, ids_};
+    const int64_t own_row = p_.vector_maps.data ? p_.size : 0;  // without maps nobody reads them
+    return {row(p_.dq, h), part.score_weights, nodes_.d_key, labels, own_, nodes_.d_key_row, own_row, col_, ids_};
+  }
+
+  // own[e] = the pair's vector, mapped
+  void map_vectors(int64_t h) {
+    const NextRows<T> maps{row_of<T>(p_.vector_maps, 0, h, 0), p_.size}, vectors = vectors_of_pairs();
+    std::fill_n(own_, count_ * p_.size, T(0));
+    for (int64_t e = 0; e < count_; e++) weigh<N>(vectors[e], maps, p_.edge_size, p_.size, own_ + e * p_.size);
+  }
+
+  // From the gradients of the mapped vectors, [edge_size, size].
+  void map_gradients(T* into) const {
+    const NextRows<T> vectors = vectors_of_pairs();
+    for (int64_t e = 0; e < count_; e++)
+      for (int64_t f = 0; f < p_.edge_size; f++)
+        add_scaled(vectors[e][f], own_ + e * p_.size, p_.size, into + f * p_.size);
   }
 
   void sum_vectors(const T* weights, T* into) const {
@@ -249,7 +269,7 @@ template <class T, int64_t N> class Query {
 
   // The sums of gradients of one head.
   struct Part {
-    T *label_keys, *label_queries, *label_values, *value_maps, *score_maps, *score_weights;
+    T *label_keys, *label_queries, *label_values, *value_maps, *score_maps, *score_weights, *vector_maps;
   };
 
   Part part(int64_t h) const {
@@ -262,7 +282,8 @@ template <class T, int64_t N> class Query {
     };
     T *keys = take(p.label_keys, p.size), *queries = take(p.label_queries, p.size);
     T *values = take(p.label_values, p.value_size), *maps = take(p.value_maps, p.value_size * p.value_size);
-    return {keys, queries, values, maps, take(p.score_maps, p.size * p.size), next};
+    T* score_maps = take(p.score_maps, p.size * p.size);
+    return {keys, queries, values, maps, score_maps, next, next + p.size};
   }
 
   // The gradients of the tables, summed over the queries of a task.
@@ -288,8 +309,10 @@ template <class T, int64_t N> class Query {
   void score(int64_t h, bool slopes) {
     const EdgeProblem& p = p_;
     T* s = scores_;
-    if (p.score_weights.data) additive([&](auto act) { sum_activations<decltype(act)>(summed(h), s); });
-    else dot_rows(row(p.query, h), keys(), score_maps_, p.label_keys, h, p.size, s);
+    if (p.score_weights.data) {
+      if (p.vector_maps.data) map_vectors(h);
+      additive([&](auto act) { sum_activations<decltype(act)>(summed(h), s); });
+    } else dot_rows(row(p.query, h), keys(), score_maps_, p.label_keys, h, p.size, s);
     if (p.label_queries.data) {
       dots_of_both<N>(keys(), of_labels(p.label_queries, h), count_, p.size, other_);
       add_row(s, other_, count_);
@@ -401,7 +424,7 @@ template <class T, int64_t N> class Query {
   const Nodes<T> nodes_;
   int64_t batch_, query_ = 0, first_ = 0, count_ = 0;
   const int32_t *col_ = nullptr, *ids_ = nullptr;
-  T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_;
+  T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_, *own_ = nullptr;
   Present present_;
   std::optional<QueryMaps<T, N>> score_maps_, value_maps_;
 };
