@@ -2,6 +2,7 @@
 
     python -m docs.benchmarks.graphs edges     # 10,000 nodes, 200,000 edges, 20 types; projections and sorting included
     python -m docs.benchmarks.graphs vectors   # the same with 16 channels on every edge instead of types
+    python -m docs.benchmarks.graphs scores    # maps of values, Bilinear and Additive against the dot product
     python -m docs.benchmarks.graphs growth    # up to 2,000,000 edges
     python -m docs.benchmarks.graphs memory    # peak extra memory, one fresh process per figure
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,9 +32,20 @@ WIDTH = HEADS * SIZE
 
 
 def layers(edges: int, kind: str, nodes: int = NODES) -> dict[str, Callable[[], Tensor]]:
-    """PyG's layer and ours on the same random graph; every call makes labels again, so that sorting counts."""
+    """PyG's layer and ours on the same random graph; every call makes labels again, so that sorting counts.
+
+    The layers of scores are all ours, over edges that were sorted before.
+    """
     x = torch.randn(nodes, WIDTH, requires_grad=True)
     index, types = torch.randint(nodes, (2, edges)), torch.randint(TYPES, (edges,))
+    if kind == "scores":
+        options: dict[str, dict[str, Any]] = {"the dot product": {}, "value_map=True": {"value_map": True}}
+        options["Bilinear"] = {"score": rg.score.Bilinear.learned(TYPES, HEADS, SIZE)}
+        for name in ("leaky_relu", "tanh", "gelu"):
+            options[f"Additive, {name}"] = {"score": rg.score.Additive.learned(HEADS, SIZE, name)}
+        made = {name: rg.pyg.RelationConv(WIDTH, SIZE, HEADS, num_relations=TYPES, **x) for name, x in options.items()}
+        labels = rg.EdgeLabels(index, types, TYPES, q_len=nodes)
+        return {name: partial(conv, x, labels) for name, conv in made.items()}
     if kind == "vectors":
         attr = torch.randn(edges, VECTOR)
         theirs = TransformerConv(WIDTH, SIZE, HEADS, edge_dim=VECTOR)
@@ -50,7 +64,7 @@ def layers(edges: int, kind: str, nodes: int = NODES) -> dict[str, Callable[[], 
 
 
 def edges(arguments: argparse.Namespace) -> Rows:
-    """Both layers, with edge types or edge vectors."""
+    """All layers of one kind."""
     return report(rounds(layers(arguments.edges, arguments.what), arguments.rounds))
 
 
@@ -91,7 +105,7 @@ def peak(arguments: argparse.Namespace) -> None:
     print(round(peak_mib(both), 1))
 
 
-MEASURES = {"edges": edges, "vectors": edges, "growth": growth, "memory": memory}
+MEASURES = {"edges": edges, "vectors": edges, "scores": edges, "growth": growth, "memory": memory}
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -99,8 +113,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--edges", type=int, default=EDGES)
-    parser.add_argument("--kind", choices=["types", "vectors"], default="types", help="peak: what edges carry")
-    parser.add_argument("--which", type=int, choices=[0, 1], default=0, help="peak: PyG's layer (0) or ours (1)")
+    parser.add_argument("--kind", choices=["types", "vectors", "scores"], default="types", help="peak: which layers")
+    parser.add_argument("--which", type=int, default=0, help="peak: which of these layers, in their order")
     command(parser, {**MEASURES, "peak": peak}, given)
 
 

@@ -40,6 +40,8 @@ class Problem:
         score_maps: W of a bilinear score, ``[R, D, D]`` or ``[H, R, D, D]``, or None.
         score_weights: w of an additive score, ``[D]`` or ``[H, D]``, or None; its activation is ``score``, and
             ``label_keys`` is inside.
+        vector_maps: W_k of an additive score, which maps the vectors of listed pairs into it, ``[F, D]`` or
+            ``[H, F, D]``, or None.
         vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
@@ -76,6 +78,7 @@ class Problem:
     value_maps: Tensor | None
     score_maps: Tensor | None
     score_weights: Tensor | None
+    vector_maps: Tensor | None
     vectors: Tensor | None
     mask: Tensor | None
     keep: Tensor | None

@@ -204,9 +204,6 @@ def _native(call: Call) -> str | None:
     other = f"use impl='{'edges' if edges_only else 'chunked'}'"
     if not edges_only and _parallel(call):
         return "has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
-    if edges_only and (rows.unknown_score(call) or call.value_map is not None):
-        what = "value_map" if call.value_map is not None else "other score"
-        return f"has dot products, Softcap, LeakyReLU and no {what} over listed pairs; {other}"
     if not edges_only and call.edge is not None:
         return f"has no edge_attr over all pairs; {other}"
     if call.score.code is None:
@@ -220,6 +217,8 @@ def _native(call: Call) -> str | None:
         return f"has weighted labels of one part over all pairs, without listed pairs or ids by function; {other}"
     if weighted and (call.score.replaces_dot or call.value_map is not None):
         return f"has weighted labels with dot products only; {other}"
+    if call.score.additive and call.edge is not None and call.edge.key is not None and _needs_gradient(call.edge.attr):
+        return f"gives no gradient to edge_attr with edge_key and score=Additive; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
         return f"has no query_table with a batch axis over listed pairs; {other}"
     if call.query.device.type not in ("cpu", "meta"):  # tensors on meta count as CPU tensors

@@ -167,13 +167,14 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     named = case.score is None or (case.score.kind == "function" and isinstance(case.score.curve.made, Named))
     if impl == "native":
         alone = stands_alone(case.labels)
+        additive = case.score is not None and case.score.kind == "additive"
         own = case.score is not None and case.score.curve is ARC
-        more = (not named if alone else own) or not ({"maps", "bases"} if alone else {"attr", *GATES}).isdisjoint(
+        more = own or not ({"edge_key"} if alone and additive else set() if alone else {"attr", *GATES}).isdisjoint(
             case.leaves
         )
         parallel = has_parallel(case.labels) and not alone
-        refused = "query" if alone else "key" if case.score is not None and case.score.kind == "additive" else ""
-        batched = any(name[0] == refused and x.dim() == 4 for name, x in case.leaves.items() if isinstance(name, tuple))
+        refused = ["query"] * alone + ["key"] * additive
+        batched = any(name[0] in refused and x.dim() == 4 for name, x in case.leaves.items() if isinstance(name, tuple))
         return parallel or case.need_weights or more or batched
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights

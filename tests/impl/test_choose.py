@@ -68,8 +68,18 @@ def test_what_the_kernels_do_not_do_goes_in_blocks():
     ):
         assert choose(taken, "native") == choose(taken, None) == "native"
     plan = lower(KINDS["edges only"](4))
-    with pytest.raises(NotImplementedError, match="no other score over listed pairs; use impl='edges'"):
-        choose(replace(call(), plan=plan, score=rg.score.compatibility(torch.sin)), "native")
+    listed, additive = replace(call(), plan=plan), rg.score.Additive(torch.zeros(2))
+    for more, reason in (
+        ({"score": rg.score.compatibility(torch.sin)}, "got a function of your own; use impl='edges'"),
+        (
+            {"score": additive, "edge": EdgeVectors(torch.zeros(2, 2, requires_grad=True), torch.zeros(2, 2), None)},
+            "gives no gradient to edge_attr with edge_key and score=Additive; use impl='edges'",
+        ),
+    ):
+        with pytest.raises(NotImplementedError, match=f"'native' .*{reason}"):
+            choose(replace(listed, **more), "native")
+    edge = EdgeVectors(torch.zeros(2, 2), None, torch.zeros(2, 2))
+    assert choose(replace(listed, score=additive, edge=edge, value_map=maps), None) == "native"
 
 
 def test_calls_that_the_kernels_cannot_take_do_not_compile_them(monkeypatch):

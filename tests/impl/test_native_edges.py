@@ -13,6 +13,7 @@ from relgraph.impl import IMPLEMENTATIONS, op
 from relgraph.impl.native import build, edges
 from relgraph.impl.native.check import check_listed
 from relgraph.plan import lower
+from relgraph.score import ACTIVATIONS, Activation
 from tests.cases import F64, KINDS, answer, call_of, make
 
 pytestmark = [
@@ -89,6 +90,26 @@ def test_vectors(maps, tables, batch):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize(("lead", "size", "batch"), [((), 5, 2), ((2,), 16, 1)])
+def test_vectors_in_additive_scores(lead, size, batch):
+    labels, attr = some_edges(20, 70), torch.randn(70, 3, dtype=F64)
+    (q, k, v), (edge_key, edge_value) = (
+        [leaf(batch, 2, 20, size) for _ in range(3)],
+        [leaf(*lead, size, 3) for _ in "kv"],
+    )
+    tables, weight, maps = [leaf(4, size), leaf(4, size)], leaf(2, size), leaf(4, size, size)
+    leaves = [q, k, v, *tables, weight, maps, edge_key, edge_value]
+    found = {}
+    for impl in ("edges", "reference"):
+        z = rg.relation_attention(
+            q, k, v, labels, *tables, edge_attr=attr, edge_key=edge_key, edge_value=edge_value, value_map=maps,
+            score=rg.score.Additive(weight, "tanh"), impl=impl,
+        )  # fmt: skip
+        found[impl] = (z, *torch.autograd.grad(z.cos().sum(), leaves))
+    for a, b in zip(found["edges"], found["reference"], strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+
 # ---- dropout ----
 
 
@@ -152,6 +173,28 @@ def test_second_derivatives(dropout_p, direct, monkeypatch):
     assert gradgradcheck(run, leaves, fast_mode=True)
 
 
+@pytest.mark.parametrize("score", ["maps", *ACTIVATIONS])
+def test_second_derivatives_of_maps_and_additive_scores(score, monkeypatch):
+    monkeypatch.setattr(op, "unwatched", lambda _: False)
+    labels = some_edges(3, 6)
+    shapes = [(2, 2, 3, 2), (2, 1, 3, 2), (2, 1, 3, 2), (4, 2), (2, 4, 2, 2)]
+    shapes.append((4, 2, 2) if score == "maps" else (2, 2))
+
+    attr = torch.randn(6, 1, dtype=F64)
+
+    def run(query, key, value, table, maps, weight, edge_key):
+        torch.manual_seed(5)
+        made = rg.score.Bilinear(weight) if score == "maps" else rg.score.Additive(weight, score)
+        return rg.relation_attention(
+            query, key, value, labels, table, enable_gqa=True, score=made, value_map=maps, dropout_p=0.3,
+            edge_attr=attr, edge_key=edge_key, impl="edges",
+        )  # fmt: skip
+
+    leaves = [leaf(*shape) for shape in (*shapes, (2, 2, 1))]
+    assert gradcheck(run, leaves, fast_mode=True)
+    assert gradgradcheck(run, leaves, fast_mode=True)
+
+
 def leaf(*shape):
     return torch.randn(*shape, dtype=F64, requires_grad=True)
 
@@ -167,10 +210,11 @@ def some_edges(n, count):
 # ---- how the work is cut ----
 
 
+@pytest.mark.parametrize("score", ["dot", "bilinear", "additive"])
 @pytest.mark.parametrize(
     ("threads", "packed", "batched"), [(1, False, True), (1, True, False), (3, False, False), (3, True, True)]
 )
-def test_every_cut_gives_the_same(threads, packed, batched, monkeypatch):
+def test_every_cut_gives_the_same(threads, packed, batched, score, monkeypatch):
     """Heads in one task or several, keys packed or where they lie: values and gradients are those of the reference."""
     monkeypatch.setattr(edges, "PAIRS_A_TASK", 3)
     monkeypatch.setattr(edges, "PAIRS_A_LABEL", 0)
@@ -179,12 +223,20 @@ def test_every_cut_gives_the_same(threads, packed, batched, monkeypatch):
     if batched:
         labels = rg.EdgeLabels(labels.edge_index, labels.ids, 4, q_len=7, batch=torch.arange(25) % 2, batch_size=2)
     leaves = [leaf(2, 2, 7, 3), leaf(2, 1, 7, 3), leaf(2, 1, 7, 5), leaf(4, 3), leaf(4, 5), leaf(4, 3)]
+    options = {}
+    if score == "bilinear":
+        leaves += [leaf(4, 3, 3), leaf(2, 4, 5, 5)]
+        options = {"score": rg.score.Bilinear(leaves[6]), "value_map": leaves[7]}
+    elif score == "additive":
+        leaves[5] = leaf(2, 3)
+        options = {"score": rg.score.Additive(leaves[5], "silu")}
     found = {}
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
         for impl in ("native", "reference"):
-            z = rg.relation_attention(*leaves[:3], labels, *leaves[3:], enable_gqa=True, impl=impl)
+            tables = leaves[3 : 5 if score == "additive" else 6]
+            z = rg.relation_attention(*leaves[:3], labels, *tables, enable_gqa=True, impl=impl, **options)
             found[impl] = (z, *torch.autograd.grad(z.cos().sum(), leaves))
     finally:
         torch.set_num_threads(before)
@@ -225,6 +277,9 @@ WRONG = {
     "label_keys": (lambda p: torch.ones(4, 1), "label_keys must be torch.float64"),
     "key_gates": (lambda p: torch.ones(9, 1, dtype=F64), "key_gates must have shape"),
     "value_gates": (lambda p: torch.ones(3, 4, 1, dtype=F64), "value_gates must have shape"),
+    "value_maps": (lambda p: torch.ones(4, 1, 2, dtype=F64), "value_maps must have shape .4, 1, 1., got .4, 1, 2."),
+    "score_maps": (lambda p: torch.ones(3, 4, 1, 1, dtype=F64), "score_maps must have shape .2, 4, 1, 1."),
+    "score_weights": (lambda p: torch.ones(1, dtype=F64), "score_weights must be given with an activation"),
     "mask": (lambda p: torch.ones(1, 1, 5, 6, dtype=torch.bool), "mask must broadcast to"),
     "causal": (lambda p: torch.tensor([1, 2, 3]), "offset must have 1 or 1 integers"),
     "seed": (lambda p: None, "seed or keep must be given"),
@@ -237,3 +292,18 @@ def test_tensors_that_do_not_fit_never_reach_the_kernels(name):
     problem = _problem(some_edges(5, 9), 0.5, heads=2)
     with pytest.raises(ValueError, match=message):
         check_listed(replace(problem, **{name: wrong(problem)}))
+
+
+def test_a_spoilt_additive_score_never_reaches_the_kernels():
+    problem = replace(_problem(some_edges(5, 9), 0.0, heads=2), score=Activation("tanh"))
+    good, maps = {"score_weights": torch.ones(2, 1, dtype=F64)}, torch.ones(4, 1, 1, dtype=F64)
+    for wrong, message in (
+        ({}, "score_weights must be given"),
+        ({"score_weights": torch.ones(3, dtype=F64)}, "score_weights must have shape .1., got .3."),
+        (good | {"score_maps": maps}, "score_maps must be None with score_weights"),
+        ({**good, "vector_maps": maps[0]}, "vector_maps must come with score_weights and with vectors"),
+        (good | {"label_queries": maps[0]}, "label_queries and vectors in the score must be left out"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_listed(replace(problem, **wrong))
+    check_listed(replace(problem, **good))

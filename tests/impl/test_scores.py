@@ -30,10 +30,10 @@ def native_can(case, kind):
     """Whether compiled kernels know the call."""
     options, listed = case.options, kind.startswith("edges only")
     score, mask = compatibility(options.get("score")), options.get("attn_mask")
-    known = score.code is not None and not (listed and score.replaces_dot)
-    others = options.get("value_map" if listed else "edge") is not None
+    edge = options.get("edge")
+    others = edge is not None and (not listed or (score.additive and edge[1] is not None and edge[0].requires_grad))
     learns = mask is not None and mask.requires_grad
-    return build.missing() is None and known and not others and not learns
+    return build.missing() is None and score.code is not None and not others and not learns
 
 
 def leaf(*shape):

@@ -5,6 +5,8 @@ The second derivative of kernels that define their own backward goes through it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from relgraph.impl.listed import Pattern, added_to_pairs
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import with_zero_row
 from relgraph.plan import Csr
+from relgraph.score import ACTIVATIONS, Activation
 
 
 def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
@@ -34,15 +37,20 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
         vectors = problem.vectors.to(problem.dtype).index_select(0, csr.order)[None]
         by_vector = _of_pairs(csr)
     query, size = lanes.enter(problem.query) * problem.scale, problem.key.shape[-1]
-    if problem.key_gates is None:
-        scores = sampled_dot(query[..., :size], lanes.enter(problem.key), pattern)
-    else:
+    if problem.score_weights is not None:
+        scores = _additive(problem, lanes, pattern, labels, vectors)
+    elif problem.key_gates is not None:
         keys = lanes.gated(problem.key, problem.key_gates, col, labels)
         scores = (query[:, csr.row, :size] * keys).sum(-1)
+    else:
+        scores = sampled_dot(query[..., :size], lanes.enter(problem.key), pattern)
+    for label, maps in lanes.by_label(problem.score_maps):
+        mapped = sampled_dot(query[..., :size] @ maps.mT, lanes.enter(problem.key), pattern)
+        scores = torch.where(labels == label, mapped, scores)
     if vectors is not None and problem.vectors_in_score:
         scores = scores + sampled_dot(query[..., size:], vectors, by_vector)
-    if problem.label_keys is not None:
-        scores = scores + _at_labels(query[..., :size] @ lanes.table(problem.label_keys), csr.row, labels)
+    if problem.factor_keys is not None:
+        scores = scores + _at_labels(query[..., :size] @ lanes.table(problem.factor_keys), csr.row, labels)
     if problem.label_queries is not None:
         by_key = lanes.heads_of(lanes.enter(problem.key)) @ lanes.table(problem.label_queries) * problem.scale
         scores = scores + _at_labels(by_key, col, labels)
@@ -56,11 +64,16 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
         scores = (scores + added).masked_fill(added == float("-inf"), float("-inf"))  # hides NaN too
     weights, lse = row_softmax(scores, pattern)
     dropped = weights if factor is None else weights * factor
-    if problem.value_gates is None:
-        output = weighted_sum(dropped, lanes.enter(problem.value), pattern)
-    else:
+    value = lanes.enter(problem.value)
+    if problem.value_gates is not None:
         values = dropped[..., None] * lanes.gated(problem.value, problem.value_gates, col, labels)
         output = values.new_zeros(*query.shape[:2], values.shape[-1]).index_add(1, csr.row, values)
+    elif problem.value_maps is None:
+        output = weighted_sum(dropped, value, pattern)
+    else:
+        output = weighted_sum(dropped.masked_fill(labels != num_labels, 0.0), value, pattern)
+    for label, maps in lanes.by_label(problem.value_maps):
+        output = output + weighted_sum(dropped.masked_fill(labels != label, 0.0), value, pattern) @ maps
     if problem.label_values is not None:
         of_labels = _by_label(dropped, csr, labels, num_labels)
         output = output + of_labels @ lanes.table(problem.label_values).transpose(-1, -2)
@@ -108,10 +121,28 @@ class _Lanes:
         rows = self.table(torch.cat([gates, ones], -2)).transpose(-1, -2)
         return self.heads_of(self.enter(x))[:, col] * rows[:, labels]
 
+    def by_label(self, maps: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+        """Each label and its map, transposed as by :meth:`table`; none without maps."""
+        for label in range(0 if maps is None else maps.shape[-3]):
+            yield label, self.table(maps[..., label, :, :])  # pyright: ignore[reportOptionalSubscript]
+
     def to_caller_layout(self, x: Tensor) -> Tensor:
         if self.own:
             return x.unflatten(1, (self.batch, -1)).transpose(0, 1)
         return x.unflatten(0, (self.batch, self.heads))
+
+
+def _additive(problem: Problem, lanes: _Lanes, pattern: Pattern, labels: Tensor, vectors: Tensor | None) -> Tensor:
+    """``w · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale`` of every pair, ``[L, P]``."""
+    assert isinstance(problem.score, Activation) and problem.score_weights is not None
+    keys = lanes.heads_of(lanes.enter(problem.key))
+    summed = lanes.enter(problem.query)[:, pattern.row] + keys[:, pattern.col]
+    if problem.label_keys is not None:
+        summed = summed + lanes.table(with_zero_row(problem.label_keys)).mT[:, labels]
+    if vectors is not None and problem.vector_maps is not None:
+        summed = summed + vectors @ lanes.table(problem.vector_maps).mT
+    weights = lanes.table(problem.score_weights[..., None, :])
+    return (ACTIVATIONS[problem.score.name](summed) @ weights).squeeze(-1) * problem.scale
 
 
 def _at_labels(table: Tensor, rows: Tensor, labels: Tensor) -> Tensor:

@@ -4,9 +4,6 @@
 
 namespace relgraph {
 
-// Inside a loop over keys; compilers would call a long one, and then no loop becomes vector code.
-#define RELGRAPH_INSIDE inline __attribute__((always_inline))
-
 template <class T> struct ValueAndSlope {
   T value, slope;
 };

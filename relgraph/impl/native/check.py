@@ -29,7 +29,7 @@ def check_tensors(problem: Problem) -> None:
         raise ValueError(f"query must be floating, got {problem.query.dtype}")
     if problem.columns != plan.columns:
         raise ValueError(f"columns must be the plan's, {plan.columns}, got {problem.columns}")
-    for name in ("label_queries", "key_gates", "value_gates", "vectors"):
+    for name in ("label_queries", "key_gates", "value_gates", "vectors", "vector_maps"):
         if getattr(problem, name) is not None:
             raise ValueError(f"{name} must be None over all pairs, got a tensor")
     shapes = [
@@ -49,20 +49,11 @@ def check_tensors(problem: Problem) -> None:
     if biases is not None:
         rows = rows_of_tables(plan)
         shapes.append(("label_biases", biases, (rows,) if biases.dim() == 1 else (heads, rows)))
-    weights = problem.score_weights
-    if weights is not None:
-        shapes.append(("score_weights", weights, (size,) if weights.dim() == 1 else (heads, size)))
-    for name, width in (("score_maps", size), ("value_maps", value.shape[-1])):
-        maps = getattr(problem, name)
-        if maps is not None:
-            wanted = plan.num_labels[0], width, width
-            shapes.append((name, maps, wanted if maps.dim() == 3 else (heads, *wanted)))
-            if len(plan.parts) > 1:
+    shapes += _shapes_of_maps(problem)
+    if len(plan.parts) > 1:
+        for name in ("score_maps", "value_maps"):
+            if getattr(problem, name) is not None:
                 raise ValueError(f"{name} must be None for a sum of labels, got a tensor")
-    if (weights is not None) != isinstance(problem.score, Activation):
-        raise ValueError(f"score_weights must be given with an activation and only then, got score={problem.score}")
-    if weights is not None and problem.score_maps is not None:
-        raise ValueError("score_maps must be None with score_weights, got a tensor")
     for name in ("value_maps", "score_maps", "score_weights"):
         if problem.label_weights is not None and getattr(problem, name) is not None:
             raise ValueError(f"{name} must be None with label_weights, got a tensor")
@@ -77,6 +68,24 @@ def check_tensors(problem: Problem) -> None:
     if problem.by_query is not None and (biases is not None or problem.factor_keys is not None):
         raise ValueError("by_query must be None with label_biases or label_keys, got a tensor")
     _check_options(problem)
+
+
+def _shapes_of_maps(problem: Problem) -> list[tuple[str, Tensor | None, tuple[int, ...]]]:
+    """The wanted shapes of maps and of the weights of an additive score."""
+    heads, size = problem.query.shape[1], problem.key.shape[-1]
+    weights, maps, labels = problem.score_weights, problem.score_maps, problem.plan.num_labels[0]
+    if (weights is not None) != isinstance(problem.score, Activation):
+        raise ValueError(f"score_weights must be given with an activation and only then, got score={problem.score}")
+    if weights is not None and maps is not None:
+        raise ValueError("score_maps must be None with score_weights, got a tensor")
+    shapes: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
+    if weights is not None:
+        shapes.append(("score_weights", weights, (size,) if weights.dim() == 1 else (heads, size)))
+    for name, x, width in (("score_maps", maps, size), ("value_maps", problem.value_maps, problem.value.shape[-1])):
+        if x is not None:
+            wanted = labels, width, width
+            shapes.append((name, x, wanted if x.dim() == 3 else (heads, *wanted)))
+    return shapes
 
 
 def rows_of_tables(plan: LabelPlan) -> int:
@@ -285,6 +294,14 @@ def check_listed(problem: Problem) -> None:
     ):  # fmt: skip
         if x is not None:
             shapes.append((name, x, (labels, wanted) if x.dim() == 2 else (heads, labels, wanted)))
+    shapes += _shapes_of_maps(problem)
+    maps = problem.vector_maps
+    if maps is not None:
+        shapes.append(("vector_maps", maps, (numbers, size) if maps.dim() == 2 else (heads, numbers, size)))
+        if vectors is None or problem.score_weights is None or problem.vectors_gradient:
+            raise ValueError("vector_maps must come with score_weights and with vectors that have no gradient")
+    if problem.score_weights is not None and (problem.label_queries is not None or problem.vectors_in_score):
+        raise ValueError("label_queries and vectors in the score must be left out with score_weights")
     _check_operands(problem, shapes, problem.dtype)
     _check_options(problem)
     if problem.columns not in (0, labels):

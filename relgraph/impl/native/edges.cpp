@@ -103,7 +103,7 @@ template <class T, int64_t N> class Task {
   Nodes<T> pack() const {
     const Nodes<T> from = in_place();
     const int64_t size = packed_size(p_, pass_ == Pass::backward);
-    T* to = room_ + Query<T, N>::room(p_.longest, std::max(p_.size, p_.value_size));
+    T* to = room_ + Query<T, N>::room(p_);
     for (int64_t j = 0; j < p_.k_len; j++) {
       std::copy_n(from.key + j * from.key_row, p_.size, to + j * size);
       std::copy_n(from.value + j * from.value_row, p_.value_size, to + j * size + p_.size);
@@ -127,9 +127,9 @@ template <class T, int64_t N> class Task {
     }
   }
 
-  // Cleared room for the gradients of the tables, [heads, labels, sizes] of which this task has its heads; or null.
+  // Cleared room for the sums of gradients, [heads, numbers] of which this task has its heads; or null.
   T* part() const {
-    const int64_t head = p_.labels * table_sizes(p_), group = p_.heads / p_.kv_heads;
+    const int64_t head = part_numbers(p_), group = p_.heads / p_.kv_heads;
     if (head == 0) return nullptr;
     T* found = static_cast<T*>(p_.label_parts) + (batch_ * p_.stretches + stretch_) * p_.heads * head;
     std::fill_n(found + kv_ * group * head, group * head, T(0));
@@ -154,23 +154,26 @@ template <class T> void add_stretches(const EdgeProblem& p, int64_t batch, int64
   }
 }
 
-// The gradients of the tables of one head: the sums of all tasks, one after the other.
+// The gradients of the tables, maps and weights of one head: the sums of all tasks, one after the other.
 template <class T> void sum_parts(const EdgeProblem& p, int64_t h) {
-  const int64_t tasks = p.batch * p.stretches, head = p.labels * table_sizes(p);
+  const int64_t tasks = p.batch * p.stretches, head = part_numbers(p);
   const T* part = static_cast<const T*>(p.label_parts) + h * head;
-  const auto sum = [&](const Tensor& into, int64_t size) {
+  const auto sum = [&](const Tensor& into, int64_t numbers) {
     if (!into.data) return;
     T* sums = own_row<T>(into, 0, h, 0);
-    const int64_t numbers = p.labels * size;
     std::fill_n(sums, numbers, T(0));
     for (int64_t task = 0; task < tasks; task++) add_row(sums, part + task * p.heads * head, numbers);
     part += numbers;
   };
-  sum(p.d_label_keys, p.size);
-  sum(p.d_label_queries, p.size);
-  sum(p.d_label_values, p.value_size);
-  sum(p.d_key_gates, p.size);
-  sum(p.d_value_gates, p.value_size);
+  sum(p.d_label_keys, p.labels * p.size);
+  sum(p.d_label_queries, p.labels * p.size);
+  sum(p.d_label_values, p.labels * p.value_size);
+  sum(p.d_key_gates, p.labels * p.size);
+  sum(p.d_value_gates, p.labels * p.value_size);
+  sum(p.d_value_maps, p.labels * p.value_size * p.value_size);
+  sum(p.d_score_maps, p.labels * p.size * p.size);
+  sum(p.d_score_weights, p.size);
+  sum(p.d_vector_maps, p.edge_size * p.size);
 }
 
 // The gradients of the pairs' vectors, in one batch row after the other, as these add to the same vectors.
@@ -196,7 +199,7 @@ template <class T, int64_t N> void run(const EdgeProblem& p, Pass pass, T* facto
   if (p.stretches > 1)
     for_each_task(lanes, p.threads, p.parallel,
                   [&](int64_t lane, int64_t) { add_stretches<T>(p, lane / p.kv_heads, lane % p.kv_heads); });
-  if (table_sizes(p)) for_each_task(p.heads, p.threads, p.parallel, [&](int64_t h, int64_t) { sum_parts<T>(p, h); });
+  if (part_numbers(p)) for_each_task(p.heads, p.threads, p.parallel, [&](int64_t h, int64_t) { sum_parts<T>(p, h); });
   if (p.d_attr) of_vectors<T, N>(p);
 }
 
@@ -230,7 +233,7 @@ int64_t relgraph_edges_room(const relgraph::EdgeProblem* p, int64_t backward) {
   using Query = relgraph::Query<float, 0>;
   return relgraph::guarded([=] {
     const int64_t packed = p->packed ? p->k_len * relgraph::packed_size(*p, backward) : 0;
-    return Query::room(p->longest, std::max(p->size, p->value_size)) + Query::padded(packed);
+    return Query::room(*p) + Query::padded(packed);
   });
 }
 

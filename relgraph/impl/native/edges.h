@@ -41,7 +41,7 @@ struct EdgeProblem {
   // gradients; data is null if none is needed
   Tensor dq, dk, dv, d_by_query, d_edge_query;
   Tensor d_label_keys, d_label_values, d_label_queries;
-  void* label_parts;        // [batch, stretches, heads, labels, sizes]: sums of a task, room for the tables
+  void* label_parts;        // [batch, stretches, heads, numbers]: sums of a task, room for tables, maps and weights
   int64_t labels;           // R, of the tables
   void* d_attr;             // [P, edge_size]
   void* noted;              // gradient of the score and weight of every pair, [lanes, P, 2], if vectors learn
@@ -56,6 +56,12 @@ struct EdgeProblem {
   Tensor key_gates, value_gates;  // what labels multiply keys and values by, as the tables, or null; and their gradients
   Tensor d_key_gates, d_value_gates;
   void* d_added;            // gradient of what is added to each pair, [lanes, P], or null
+  // Maps per label, [heads, labels, size · size] (no batch stride), and the same transposed; or null.
+  Tensor value_maps, turned_value_maps, score_maps, turned_score_maps;
+  Tensor score_weights;       // w of an additive score, [heads, size], in the place of products; or null
+  int64_t activation;         // of such a score: 0 leaky relu, 1 tanh, 2 relu, 3 elu, 4 gelu, 5 silu
+  Tensor vector_maps;         // maps of the pairs' vectors inside such a score, [heads, edge_size, size], or null
+  Tensor d_value_maps, d_score_maps, d_score_weights, d_vector_maps;
 };
 
 }  // namespace relgraph

@@ -3,6 +3,9 @@
 The kernels read a table's row for every pair together with its key and value. With 20 pairs per query and 20 labels
 this costs less than a product with all labels, and no tensor has queries · labels numbers. Only row scores and biases
 use B, with R columns, and label mass is summed by label: the kernels recognise a pair without a label by its id.
+
+Maps of values and of bilinear scores are multiplied once for each label that occurs among the pairs of a query. No
+tensor has pairs · D numbers, nor has one for additive scores, whose activations are computed again in backward.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from relgraph.impl.native.problem import KeepsAlive, as_long
 from relgraph.impl.native.sort import sort_pairs
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
 from relgraph.impl.problem import Outputs, Problem
-from relgraph.impl.terms import split_batched
+from relgraph.impl.terms import free_maps, split_batched
 from relgraph.plan import SORTERS, Csr, LabelPlan
-from relgraph.score import encode
+from relgraph.score import NAMED, encode
 
 KERNELS = "native edges"
 WORDS = 1 << 32
@@ -38,7 +41,7 @@ PAIRS_A_TASK = 4096
 """A task has at least about this many pairs ..."""
 
 PAIRS_A_LABEL = 16
-"""... and this many per label, because each task allocates gradients of the tables."""
+"""... and this many per label (or per row of its map), because each task allocates gradients of the tables and maps."""
 
 TASKS_A_THREAD = 2
 """The number of tasks per thread to aim at, if heads and batch rows are fewer."""
@@ -50,9 +53,11 @@ MOST_PACKED = 1 << 22
 """Up to this many numbers (16 MiB in float32), the keys and values of one head are packed together for a task. More
 rows fit into no cache, whether they are packed or not."""
 
-
-_TABLES = "label_keys", "label_values", "label_queries", "key_gates", "value_gates"
-"""What has a row for each label, in the order of a problem."""
+_AXES = {
+    "label_keys": 2, "label_values": 2, "label_queries": 2, "key_gates": 2, "value_gates": 2, "value_maps": 3,
+    "score_maps": 3, "score_weights": 1, "vector_maps": 2,
+}  # fmt: skip
+"""What is learned for each head, in the order of a problem, and how many axes it has if all heads share it."""
 
 
 def attend_listed(call: Call) -> Answer:
@@ -78,17 +83,24 @@ def attend_listed(call: Call) -> Answer:
 
 def _terms(call: Call, tables: Tables) -> tuple[Call, dict[str, Any]]:
     """The tables by name, and the call with edge vectors as further elements of keys: q·(W_k e) = (W_kᵀ q)·e."""
-    edge, dtype = call.edge, call.query.dtype
+    edge, dtype, score = call.edge, call.query.dtype, call.score
     terms: dict[str, Any] = {}
     for name, table in (("label_keys", tables.key), ("label_values", tables.value), ("label_queries", tables.query)):
         terms[name] = None if table is None else table.to(dtype)
     if call.gates is not None:
         terms |= gates_of(call.gates, dtype)
+    if call.value_map is not None:
+        terms["value_maps"] = free_maps(call.value_map, dtype)
+    if score.replaces_dot:
+        terms["score_maps" if score.by_label else "score_weights"] = score.weight.to(dtype)
     if edge is None:
         return call, terms
     terms["vectors"] = edge.attr.to(dtype)
     terms["vectors_in_score"], terms["vectors_in_value"] = edge.key is not None, edge.value is not None
     if edge.key is None:
+        return call, terms
+    if score.additive:  # inside the activation
+        terms |= {"vectors_in_score": False, "vector_maps": edge.key.to(dtype).mT}
         return call, terms
     return replace(call, query=torch.cat([call.query, call.query @ edge.key.to(dtype)], -1)), terms
 
@@ -167,9 +179,7 @@ class EdgeStructs(KeepsAlive):
             self.fill_vectors(problem.vectors, size)
         self.fill_tables()
         self.fill_added()
-        struct.scale = problem.scale
-        kind, struct.score_parameter = encode(problem.score)
-        struct.score_kind = int(kind) + 1
+        self.fill_score()
         struct.longest, struct.threads, struct.parallel = pairs.longest, threads, kernels.found.parallel
         self.cut()
         struct.workspace_numbers = kernels.library.relgraph_edges_room(ctypes.byref(struct), int(backward))
@@ -186,7 +196,8 @@ class EdgeStructs(KeepsAlive):
         if struct.threads > 1:
             wanted = -(-TASKS_A_THREAD * struct.threads // heads)
             pairs_of_row = pairs.count // (max(struct.batch, 1) if pairs.own else 1)
-            most = 1 + pairs_of_row // max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels)
+            maps = [x.shape[-1] for x in (self.problem.value_maps, self.problem.score_maps) if x is not None]
+            most = 1 + pairs_of_row // max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels * max(maps, default=1))
             struct.stretches = min(wanted, most, 1 + MOST_PARTS // max(heads * head, 1))
         if not self.problem.vectors_gradient:  # the pass over their gradients cuts its work by threads
             struct.threads = min(struct.threads, heads * struct.stretches)
@@ -211,6 +222,22 @@ class EdgeStructs(KeepsAlive):
             struct.label_queries = self.table(problem.label_queries)
         if problem.key_gates is not None or problem.value_gates is not None:
             struct.key_gates, struct.value_gates = self.table(problem.key_gates), self.table(problem.value_gates)
+
+    def fill_score(self) -> None:
+        """The score and the maps; each kind of maps also transposed."""
+        problem, struct = self.problem, self.struct
+        struct.scale, (kind, struct.score_parameter) = problem.scale, encode(problem.score)
+        if problem.score_weights is None:
+            struct.score_kind = int(kind) + 1
+        else:
+            struct.activation = int(kind) - len(NAMED)
+            struct.score_weights = self.table(problem.score_weights[..., None, :])
+            struct.vector_maps = self.table(None if problem.vector_maps is None else problem.vector_maps.contiguous())
+        for name in ("value_maps", "score_maps"):
+            maps = getattr(problem, name)
+            if maps is not None:
+                setattr(struct, name, self.table(maps.contiguous().flatten(-2)))
+                setattr(struct, f"turned_{name}", self.table(maps.mT.contiguous().flatten(-2)))
 
     def fill_vectors(self, given: Tensor, size: int) -> None:
         """Edge vectors, and the numbers of queries that they are multiplied by."""
@@ -312,35 +339,31 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     if problem.mask_gradient:
         d_added = torch.empty(filled.num_lanes, pairs.count, dtype=dtype, device="cpu")
         struct.d_added = filled.address(d_added)
-    tables = [getattr(problem, name) for name in _TABLES]
-    of_tables = [
-        None if x is None else torch.empty(struct.heads, *x.shape[-2:], dtype=dtype, device="cpu") for x in tables
-    ]
-    for name, made in zip(_TABLES, of_tables, strict=True):
-        setattr(struct, f"d_{name}", filled.table(made))
-    width = sum(x.shape[-1] for x in tables if x is not None)
-    if width:
-        tasks = struct.batch * struct.stretches
-        struct.label_parts = filled.address(
-            torch.empty(tasks * struct.heads * struct.labels * width, dtype=dtype, device="cpu")
-        )
+    learned = {}
+    for name, axes in _AXES.items():
+        x = getattr(problem, name)
+        if x is not None:
+            learned[name] = made = torch.empty(struct.heads, *x.shape[-axes:], dtype=dtype, device="cpu")
+            setattr(struct, f"d_{name}", CTensor(filled.address(made), 0, made.stride(0), 0))
+    if learned:
+        numbers = struct.batch * struct.stretches * sum(made.numel() for made in learned.values())
+        struct.label_parts = filled.address(torch.empty(numbers, dtype=dtype, device="cpu"))
     if struct.stretches > 1:
         parts = struct.stretches - 1, struct.batch, struct.kv_heads, struct.k_len, size + struct.value_size
         struct.key_parts = filled.address(torch.empty(parts, dtype=dtype, device="cpu"))
     if filled.empty:
-        for made in (dq, dk, dv, db, *of_tables, d_vectors, d_added):
+        for made in (dq, dk, dv, db, *learned.values(), d_vectors, d_added):
             if made is not None:
                 made.zero_()
     else:
         filled.library.relgraph_edges_backward(ctypes.byref(struct))
-    of_tables = [
-        total.sum(0) if total is not None and x is not None and x.dim() == 2 else total
-        for total, x in zip(of_tables, tables, strict=True)
+    of_learned = [
+        made.sum(0) if getattr(problem, name).dim() == _AXES[name] else made for name, made in learned.items()
     ]
     if d_vectors is not None:
         d_vectors = torch.empty_like(d_vectors).index_copy_(0, _csr(problem.plan).order, d_vectors)
     d_mask = None if d_added is None else gradient_of_mask(problem, d_added)
-    return [dq, dk, dv, db, None, *of_tables, d_vectors, d_mask]
+    return [dq, dk, dv, db, *of_learned, d_vectors, d_mask]
 
 
 def _twin(problem: Problem) -> Outputs:

@@ -10,6 +10,9 @@ namespace relgraph {
 template <class T> constexpr T INF = std::numeric_limits<T>::infinity();
 constexpr int64_t VECTOR = 16;  // numbers in a vector, at most
 
+// Inside a loop over numbers; compilers would call a long one, and then no loop becomes vector code.
+#define RELGRAPH_INSIDE inline __attribute__((always_inline))
+
 // exp(x) = power (1 + rest) by range reduction, x = n ln 2 + r, and a polynomial of r, where x is at least `lowest`.
 template <class T> struct Exponential {
   T power, rest;
@@ -18,7 +21,7 @@ template <class T> struct Exponential {
 constexpr float lowest(float) { return -87.0f; }
 constexpr double lowest(double) { return -708.0; }
 
-inline Exponential<float> parts_of_exp(float x) {
+RELGRAPH_INSIDE Exponential<float> parts_of_exp(float x) {
   const float n = std::rint(x * 1.44269504f);
   float r = std::fma(n, -0.693359375f, x);
   r = std::fma(n, 2.12194440e-4f, r);
@@ -34,7 +37,7 @@ inline Exponential<float> parts_of_exp(float x) {
   return {power, std::fma(y * r, r, r)};
 }
 
-inline Exponential<double> parts_of_exp(double x) {
+RELGRAPH_INSIDE Exponential<double> parts_of_exp(double x) {
   const double n = std::rint(x * 1.4426950408889634);
   double r = std::fma(n, -6.93145751953125e-1, x);
   r = std::fma(n, -1.42860682030941723212e-6, r);
@@ -57,14 +60,14 @@ inline Exponential<double> parts_of_exp(double x) {
 }
 
 // exp of at most about 80. Below the lowest it is 0; NaN stays NaN.
-template <class T> T exp_of(T x) {
+template <class T> RELGRAPH_INSIDE T exp_of(T x) {
   const Exponential<T> e = parts_of_exp(x < lowest(x) ? lowest(x) : x);
   const T y = (e.rest + 1) * e.power;
   return x < lowest(x) ? T(0) : y;
 }
 
 // exp(x) - 1 with few wrong bits also near 0.
-template <class T> T expm1_of(T x) {
+template <class T> RELGRAPH_INSIDE T expm1_of(T x) {
   const Exponential<T> e = parts_of_exp(x < lowest(x) ? lowest(x) : x);
   return e.rest * e.power + (e.power - 1);
 }

@@ -1,11 +1,14 @@
 // A query and its listed pairs.
 #pragma once
 #include <algorithm>
+#include <optional>
 
 #include "dropout.h"
 #include "edges.h"
 #include "gathered.h"
 #include "loops.h"
+#include "present.h"
+#include "summed.h"
 
 namespace relgraph {
 
@@ -13,13 +16,18 @@ constexpr int64_t PADDED = 16;       // a row of scores is padded to a multiple,
 constexpr int64_t PAIRS_AHEAD = 40;  // how many pairs before their use the rows of a pair are prefetched,
 constexpr int64_t ROWS_AHEAD = 4;    // and how many queries before for those of a query
 
-// Numbers per label in a part of the gradients of tables and gates: keys, queries, values, gates of keys, of values,
-// each if there is one.
-inline int64_t table_sizes(const EdgeProblem& p) {
-  const auto number = [](const Tensor& x) { return int64_t(x.data != nullptr); };
-  return (number(p.label_keys) + number(p.label_queries) + number(p.key_gates)) * p.size +
-         (number(p.label_values) + number(p.value_gates)) * p.value_size;
+// Numbers of one head in a part of the gradients that a task sums: of keys, queries, values, gates, both kinds of maps, the
+// weights of additive scores and the maps of their vectors, each if there are such.
+inline int64_t part_numbers(const EdgeProblem& p) {
+  const auto one = [](const Tensor& x, int64_t numbers) { return x.data ? numbers : 0; };
+  const int64_t tables = one(p.label_keys, p.size) + one(p.label_queries, p.size) + one(p.label_values, p.value_size);
+  const int64_t gates = one(p.key_gates, p.size) + one(p.value_gates, p.value_size);
+  const int64_t maps = one(p.value_maps, p.value_size * p.value_size) + one(p.score_maps, p.size * p.size);
+  return p.labels * (tables + gates + maps) + one(p.score_weights, p.size) + one(p.vector_maps, p.edge_size * p.size);
 }
+
+inline int64_t most_size(const EdgeProblem& p) { return std::max(p.size, p.value_size); }
+inline bool has_maps(const EdgeProblem& p) { return p.score_maps.data || p.value_maps.data; }
 
 // The keys and values of one head in a batch row, where they are read, and room for their gradients.
 template <class T> struct Nodes {
@@ -32,23 +40,36 @@ template <class T> struct Nodes {
 // of all numbers; N: size of queries, keys and values if it is one of a few common sizes, else 0.
 template <class T, int64_t N> class Query {
  public:
-  // `room` has room() numbers. `part` takes the sums of table gradients, [heads, labels, sizes], or is null.
+  // `room` has room() numbers. `part` takes the sums of gradients, [heads, numbers], or is null.
   Query(const EdgeProblem& p, int64_t batch, const Nodes<T>& nodes, T* room, T* part = nullptr)
-      : p_(p), pairs_(*p.pairs), nodes_(nodes), stride_(padded(p.longest)), batch_(batch), part_(part) {
-    scores_ = room;
-    grads_ = scores_ + stride_;
-    other_ = grads_ + stride_;
-    slopes_ = other_ + stride_;
-    factors_ = slopes_ + stride_;
-    zeros_ = factors_ + stride_;
-    const int64_t size = std::max(p.size, p.value_size);
-    ones_ = zeros_ + padded(size);
-    std::fill(zeros_, zeros_ + size, T(0));
-    std::fill(ones_, ones_ + size, T(1));
+      : p_(p), pairs_(*p.pairs), nodes_(nodes), batch_(batch), part_(part), present_(p) {
+    const auto take = [&](int64_t numbers) {
+      T* found = room;
+      room += padded(numbers);
+      return found;
+    };
+    for (T** row : {&scores_, &grads_, &other_, &slopes_, &factors_}) *row = take(p.longest);
+    zeros_ = take(most_size(p));
+    std::fill(zeros_, zeros_ + most_size(p), T(0));
+    ones_ = take(most_size(p));
+    std::fill(ones_, ones_ + most_size(p), T(1));
+    if (p.score_weights.data) own_ = take((p.vector_maps.data ? p.longest : 1) * p.size);
+    if (!has_maps(p)) return;
+    present_.start(reinterpret_cast<int32_t*>(take(Present::room(p))));
+    const int64_t labels = Present::most(p);
+    T* sums = take(labels * most_size(p));
+    if (p.score_maps.data)
+      score_maps_.emplace(present_, p.score_maps, p.turned_score_maps, p.size, take(labels * p.size), sums);
+    if (p.value_maps.data)
+      value_maps_.emplace(present_, p.value_maps, p.turned_value_maps, p.value_size, take(labels * p.value_size), sums);
   }
 
   static int64_t padded(int64_t count) { return (count + PADDED - 1) / PADDED * PADDED; }
-  static int64_t room(int64_t longest, int64_t size) { return 5 * padded(longest) + 2 * padded(size); }
+  static int64_t room(const EdgeProblem& p) {
+    const int64_t rows = 5 * padded(p.longest) + 2 * padded(most_size(p)), labels = Present::most(p);
+    const int64_t own = p.score_weights.data ? padded((p.vector_maps.data ? p.longest : 1) * p.size) : 0;
+    return rows + own + (has_maps(p) ? padded(Present::room(p)) + 3 * padded(labels * most_size(p)) : 0);
+  }
 
   void place(int64_t query) {
     const int64_t row = pairs_.own ? batch_ * p_.q_len + query : query;
@@ -57,6 +78,7 @@ template <class T, int64_t N> class Query {
     count_ = pairs_.row_ptr[row + 1] - first_;
     col_ = pairs_.col + first_;
     ids_ = pairs_.ids + first_;
+    if (score_maps_ || value_maps_) present_.place(ids_, count_);
   }
 
   void forward(int64_t h) {
@@ -70,7 +92,7 @@ template <class T, int64_t N> class Query {
       for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
     if (p.sums.data) sum_labels(scores_, row(p.sums, h));
     gated(values(), p.value_gates, h, [&](const auto& values) {
-      sum_rows(scores_, values, p.label_values, h, p.value_size, row(p.output, h));
+      sum_rows(scores_, values, value_maps_, p.label_values, h, p.value_size, row(p.output, h));
     });
     if (p.edge_sums.data) sum_vectors(scores_, row(p.edge_sums, h));
   }
@@ -97,17 +119,29 @@ template <class T, int64_t N> class Query {
       for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
     if (p.noted) note(h);
     if (p.d_edge_query.data) sum_vectors(grads_, row(p.d_edge_query, h));
-    gated(keys(), p.key_gates, h,
-          [&](const auto& keys) { sum_rows(grads_, keys, p.label_keys, h, p.size, row(p.dq, h)); });
-    gated(OneRow<T>{row(p.query, h)}, p.key_gates, h, [&](const auto& queries) {
-      spread<N>(grads_, queries, col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
-    });
+    if (p.score_weights.data) {
+      additive([&](auto act) { spread_activations<decltype(act)>(summed(h), grads_, into_summed(h)); });
+      if (p.vector_maps.data) map_gradients(part(h).vector_maps);
+    } else {
+      gated(keys(), p.key_gates, h,
+            [&](const auto& keys) { sum_rows(grads_, keys, score_maps_, p.label_keys, h, p.size, row(p.dq, h)); });
+      if (score_maps_) score_maps_->add_gradients(row(p.query, h), part(h).score_maps);
+      gated(OneRow<T>{row(p.query, h)}, p.key_gates, h, [&](const auto& queries) {
+        spread_rows(grads_, queries, score_maps_, p.size, nodes_.d_key, nodes_.d_key_row);
+      });
+    }
     if (p.label_queries.data)
       spread<N>(grads_, of_labels(p.label_queries, h), col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
-    if (p.output.data)
-      gated(OneRow<T>{row(p.output, h)}, p.value_gates, h, [&](const auto& outputs) {
-        spread<N>(scores_, outputs, col_, count_, p.value_size, nodes_.d_value, nodes_.d_value_row);
+    if (p.output.data) {
+      const T* grad = row(p.output, h);
+      gated(OneRow<T>{grad}, p.value_gates, h, [&](const auto& outputs) {
+        spread_rows(scores_, outputs, value_maps_, p.value_size, nodes_.d_value, nodes_.d_value_row);
       });
+      if (value_maps_) {
+        value_maps_->sum(scores_, values(), count_);
+        value_maps_->add_gradients(grad, part(h).value_maps);
+      }
+    }
     if (part_) tables(h);
   }
 
@@ -176,18 +210,71 @@ template <class T, int64_t N> class Query {
     f(Times<X, LabelRows<T>>{x, rows});
   }
 
-  // into = Σ_e weights[e] (x[e] + the table's row of its label)
+  // into = Σ_e weights[e] (x[e], mapped by its label, + the table's row of its label)
   template <class X>
-  void sum_rows(const T* weights, const X& x, const Tensor& table, int64_t h, int64_t size, T* into) const {
+  void sum_rows(const T* weights, const X& x, std::optional<QueryMaps<T, N>>& maps, const Tensor& table, int64_t h,
+                int64_t size, T* into) {
     std::fill(into, into + size, T(0));
-    if (table.data) weigh<N>(weights, x, of_labels(table, h), count_, size, into);
+    if (maps) {
+      maps->sum(weights, x, count_);
+      maps->add_mapped_sums(h, into);
+      if (table.data) weigh<N>(weights, of_labels(table, h), count_, size, into);
+    } else if (table.data) weigh<N>(weights, x, of_labels(table, h), count_, size, into);
     else weigh<N>(weights, x, count_, size, into);
   }
 
-  // s[e] = a · (x[e] + the table's row of its label)
-  template <class X> void dot_rows(const T* a, const X& x, const Tensor& table, int64_t h, int64_t size, T* s) const {
-    if (table.data) dots<N>(a, x, of_labels(table, h), count_, size, s);
+  // s[e] = a, mapped for its label if there are maps, · x[e], + a · the table's row of its label
+  template <class X>
+  void dot_rows(const T* a, const X& x, std::optional<QueryMaps<T, N>>& maps, const Tensor& table, int64_t h,
+                int64_t size, T* s) {
+    if (maps) {
+      maps->map(a, h);
+      dots_of_both<N>(x, maps->rows(), count_, size, s);
+      if (!table.data) return;
+      dots<N>(a, of_labels(table, h), count_, size, other_);
+      add_row(s, other_, count_);
+    } else if (table.data) dots<N>(a, x, of_labels(table, h), count_, size, s);
     else dots<N>(a, x, count_, size, s);
+  }
+
+  // into[col[e]] += weights[e] x[e], or what dot_rows() mapped for its label if there are maps
+  template <class X>
+  void spread_rows(const T* weights, const X& x, const std::optional<QueryMaps<T, N>>& maps, int64_t size, T* into,
+                   int64_t stride) const {
+    if (maps) spread<N>(weights, maps->rows(), col_, count_, size, into, stride);
+    else spread<N>(weights, x, col_, count_, size, into, stride);
+  }
+
+  // Calls f with the activation of additive scores.
+  template <class F> void additive(F f) const { with_activation(p_.activation, f); }
+
+  Summed<T> summed(int64_t h) const {
+    LabelRows<T> labels = of_labels(p_.label_keys, h);
+    if (!p_.label_keys.data) labels.data = zeros_, labels.stride = 0;
+    const NextRows<T> own = p_.vector_maps.data ? NextRows<T>{own_, p_.size} : NextRows<T>{zeros_, 0};
+    return {row(p_.query, h), row_of<T>(p_.score_weights, 0, h, 0), keys(), labels, own, count_, p_.size};
+  }
+
+  SummedGradients<T> into_summed(int64_t h) const {
+    const Part part = this->part(h);
+    T* labels = p_.label_keys.data ? part.label_keys : nullptr;
+    const int64_t own_row = p_.vector_maps.data ? p_.size : 0;  // without maps nobody reads them
+    return {row(p_.dq, h), part.score_weights, nodes_.d_key, labels, own_, nodes_.d_key_row, own_row, col_, ids_};
+  }
+
+  // own[e] = the pair's vector, mapped
+  void map_vectors(int64_t h) {
+    const NextRows<T> maps{row_of<T>(p_.vector_maps, 0, h, 0), p_.size}, vectors = vectors_of_pairs();
+    std::fill_n(own_, count_ * p_.size, T(0));
+    for (int64_t e = 0; e < count_; e++) weigh<N>(vectors[e], maps, p_.edge_size, p_.size, own_ + e * p_.size);
+  }
+
+  // From the gradients of the mapped vectors, [edge_size, size].
+  void map_gradients(T* into) const {
+    const NextRows<T> vectors = vectors_of_pairs();
+    for (int64_t e = 0; e < count_; e++)
+      for (int64_t f = 0; f < p_.edge_size; f++)
+        add_scaled(vectors[e][f], own_ + e * p_.size, p_.size, into + f * p_.size);
   }
 
   void sum_vectors(const T* weights, T* into) const {
@@ -201,20 +288,41 @@ template <class T, int64_t N> class Query {
     else dots<0>(a, vectors_of_pairs(), count_, p_.edge_size, s);
   }
 
+  // The sums of gradients of one head.
+  struct Part {
+    T *label_keys, *label_queries, *label_values, *key_gates, *value_gates, *value_maps, *score_maps, *score_weights;
+    T* vector_maps;
+  };
+
+  Part part(int64_t h) const {
+    const EdgeProblem& p = p_;
+    T* next = part_ + h * part_numbers(p);
+    const auto take = [&](const Tensor& x, int64_t numbers) {
+      T* found = next;
+      next += x.data ? p.labels * numbers : 0;
+      return found;
+    };
+    T *keys = take(p.label_keys, p.size), *queries = take(p.label_queries, p.size);
+    T *values = take(p.label_values, p.value_size), *key_gates = take(p.key_gates, p.size);
+    T *value_gates = take(p.value_gates, p.value_size), *maps = take(p.value_maps, p.value_size * p.value_size);
+    T* score_maps = take(p.score_maps, p.size * p.size);
+    return {keys, queries, values, key_gates, value_gates, maps, score_maps, next, next + p.size};
+  }
+
   // The gradients of tables and gates, summed over the queries of a task.
   void tables(int64_t h) {
     const EdgeProblem& p = p_;
-    T* into = part_ + h * p.labels * table_sizes(p);
-    const auto add = [&](const T* weights, const auto& x, int64_t size) {
-      spread<N>(weights, x, ids_, count_, size, into, size);
-      into += p.labels * size;
+    const Part into = part(h);
+    const auto add = [&](const T* weights, const auto& x, int64_t size, T* sums) {
+      spread<N>(weights, x, ids_, count_, size, sums, size);
     };
-    if (p.label_keys.data) add(grads_, OneRow<T>{row(p.query, h)}, p.size);
-    if (p.label_queries.data) add(grads_, keys(), p.size);
     const OneRow<T> query{row(p.query, h)}, output{row(p.output, h)};
-    if (p.label_values.data && p.output.data) add(scores_, output, p.value_size);
-    if (p.key_gates.data) add(grads_, Times<OneRow<T>, Rows<T>>{query, keys()}, p.size);
-    if (p.value_gates.data && p.output.data) add(scores_, Times<OneRow<T>, Rows<T>>{output, values()}, p.value_size);
+    if (p.label_keys.data && !p.score_weights.data) add(grads_, query, p.size, into.label_keys);
+    if (p.label_queries.data) add(grads_, keys(), p.size, into.label_queries);
+    if (p.label_values.data && p.output.data) add(scores_, output, p.value_size, into.label_values);
+    if (p.key_gates.data) add(grads_, Times<OneRow<T>, Rows<T>>{query, keys()}, p.size, into.key_gates);
+    if (p.value_gates.data && p.output.data)
+      add(scores_, Times<OneRow<T>, Rows<T>>{output, values()}, p.value_size, into.value_gates);
   }
 
   void sum_labels(const T* weights, T* into) const {
@@ -227,8 +335,12 @@ template <class T, int64_t N> class Query {
   void score(int64_t h, bool slopes) {
     const EdgeProblem& p = p_;
     T* s = scores_;
-    gated(keys(), p.key_gates, h,
-          [&](const auto& keys) { dot_rows(row(p.query, h), keys, p.label_keys, h, p.size, s); });
+    if (p.score_weights.data) {
+      if (p.vector_maps.data) map_vectors(h);
+      additive([&](auto act) { sum_activations<decltype(act)>(summed(h), s); });
+    } else
+      gated(keys(), p.key_gates, h,
+            [&](const auto& keys) { dot_rows(row(p.query, h), keys, score_maps_, p.label_keys, h, p.size, s); });
     if (p.label_queries.data) {
       dots_of_both<N>(keys(), of_labels(p.label_queries, h), count_, p.size, other_);
       add_row(s, other_, count_);
@@ -317,7 +429,7 @@ template <class T, int64_t N> class Query {
     if (!p.output.data) std::fill(g, g + count_, T(0));
     else
       gated(values(), p.value_gates, h, [&](const auto& values) {
-        dot_rows(row(p.output, h), values, p.label_values, h, p.value_size, g);
+        dot_rows(row(p.output, h), values, value_maps_, p.label_values, h, p.value_size, g);
       });
     if (p.sums.data) add_labels(g, row(p.sums, h), ids_, count_);
     if (p.edge_sums.data) {
@@ -341,9 +453,11 @@ template <class T, int64_t N> class Query {
   const EdgeProblem& p_;
   const EdgePairs& pairs_;
   const Nodes<T> nodes_;
-  int64_t stride_, batch_, query_ = 0, first_ = 0, count_ = 0;
+  int64_t batch_, query_ = 0, first_ = 0, count_ = 0;
   const int32_t *col_ = nullptr, *ids_ = nullptr;
-  T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_, *ones_;
+  T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_, *ones_, *own_ = nullptr;
+  Present present_;
+  std::optional<QueryMaps<T, N>> score_maps_, value_maps_;
 };
 
 }  // namespace relgraph
