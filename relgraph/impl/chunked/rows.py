@@ -11,6 +11,7 @@ from relgraph.impl import draw
 from relgraph.impl.chunked.ids import BlockIds, UnitIds
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.units import Unit
+from relgraph.score import Activation
 
 PER_LN2 = 1 / math.log(2.0)
 """exp(x) is computed as 2^(x · PER_LN2), the cheapest exponential on a CPU.
@@ -138,6 +139,7 @@ class RowBlock:
         flat = self.flat(scores)
         torch.baddbmm(flat, self.rows_of(problem.query), keys, beta=beta, alpha=problem.scale, out=flat)
         if problem.score is not None:
+            assert not isinstance(problem.score, Activation)  # only compiled kernels take one
             problem.score._apply_(scores)
             if need_slope:
                 self.slope = problem.score._derivative_(self.buffer(-1).copy_(scores))
