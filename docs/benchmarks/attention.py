@@ -6,6 +6,7 @@
     python docs/benchmarks/attention.py function # labels by function against the same ids written out
     python docs/benchmarks/attention.py scores   # other scores and maps of values against the dot product
     python docs/benchmarks/attention.py pairs    # a learned bias for every pair, time and peak extra memory
+    python docs/benchmarks/attention.py positions # Transformer-XL's positions, a table with a row for each distance
 
 ``--impl`` names the implementations; ``None`` lets relgraph choose, which is the default for users.
 
@@ -190,6 +191,36 @@ def pairs(arguments: argparse.Namespace) -> Rows:
     return rows
 
 
+POSITIONS = (4, 512), (1, 1500), (1, 2048)
+
+
+def positions(arguments: argparse.Namespace) -> Rows:
+    """Transformer-XL's attention, 8 x 128, whose table has 2n - 1 rows per head, against a mask made of its scores."""
+    found: Rows = []
+    for batch, length in POSITIONS:
+        q, k, v = leaves(batch, 8, length, 128)
+        table = torch.randn(8, 2 * length - 1, 128, requires_grad=True)
+        content, position = (torch.randn(8, 128, requires_grad=True) for _ in range(2))
+
+        def by_mask(q=q, k=k, v=v, u=content, w=position, table=table) -> Tensor:
+            scores = (q + w[:, None]) @ table.mT / q.shape[-1] ** 0.5
+            batch, heads, n, many = scores.shape
+            shifted = torch.nn.functional.pad(scores, (1, 0)).view(batch, heads, many + 1, n)[:, :, 1:]
+            return scaled_dot_product_attention(q + u[:, None], k, v, shifted.reshape(scores.shape)[..., :n])
+
+        made: dict[str, Callable[[], Tensor]] = {"sdpa, positions as a mask": by_mask}
+        made["sdpa, no labels"] = partial(scaled_dot_product_attention, q, k, v)
+        labels = rg.ClippedDistance(length - 1)(length)
+        for name in arguments.impl:
+            made[f"{name}, a table of {2 * length - 1} rows"] = partial(
+                rg.relation_attention, q, k, v, labels, table, content_bias=content, position_bias=position,
+                impl=named(name),
+            )  # fmt: skip
+        work = f"n={length} b{batch} h8 d128"
+        found += [{"work": work, **row} for row in report(rounds(made, arguments.rounds))]
+    return found
+
+
 def memory(arguments: argparse.Namespace) -> Rows:
     """Peak memory above the inputs, forward and backward: the median of five fresh processes."""
     rows: Rows = []
@@ -232,6 +263,7 @@ def peak(arguments: argparse.Namespace) -> None:
 
 MEASURES = {
     "table": table, "memory": memory, "decode": decode, "function": function, "scores": scores, "pairs": pairs,
+    "positions": positions,
 }  # fmt: skip
 
 

@@ -48,6 +48,7 @@ DRAWN = (
     Constant("relgraph.impl.native.problem", "FEWEST_KEYS", (1, 20)),
     Constant("relgraph.impl.native.problem", "STEP", (1, 16)),
     Constant("relgraph.impl.native.problem", "MOST_COLUMNS", (0, 5)),
+    Constant("relgraph.impl.native.problem", "LONG_TABLE", (0, 5)),
     Constant("relgraph.impl.native.attend", "PAIRS_PER_NUMBER", (0.0, 1e9)),
     Constant("relgraph.impl.triton.tile_ids", "CHUNK_PAIRS", (1, 300, 2000)),
     Constant("relgraph.impl.triton.virtual", "MAX_BAND", (0, 3, 10)),

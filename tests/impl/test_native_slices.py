@@ -17,8 +17,8 @@ pytestmark = [
 ]
 BY_DISTANCE = [kind for kind in KINDS if kind.startswith("distance")]
 ENDS = {
-    "labels of their own": lambda n: distance(n, reach=n),
-    "labels from the middle": lambda n: DistanceLabels(n, lookup=[4, *range(2 * n - 1), 0], left=n),
+    "labels of their own": lambda n: distance(n, reach=n // 2 + 1),
+    "labels from the middle": lambda n: DistanceLabels(n, lookup=[n // 2, *range(n), 0], left=n // 2 + 1),
     "no label, and no attention": lambda n: DistanceLabels(n, lookup=[-1, *range(n), -2], left=n // 2),
     "nothing between them": lambda n: DistanceLabels(n, lookup=[1, 0], left=0),
 }
@@ -27,7 +27,7 @@ ENDS = {
 @pytest.fixture
 def sliced(monkeypatch):
     """Every table is long; which runs read slices."""
-    monkeypatch.setattr(problem, "MOST_COLUMNS", 0)
+    monkeypatch.setattr(problem, "LONG_TABLE", 0)
     seen, start = [], attend._Run.start
 
     def watched(run, way):

@@ -40,8 +40,11 @@ FEWEST_QUERIES = {torch.float32: 96, torch.bfloat16: 24}
 MOST_COLUMNS = 512
 """With more labels torch makes B, because a block's part of it would leave the cache.
 
-Labels by distance are the exception: a block multiplies only the rows of the table that it reads.
+Labels by distance are the exception, see LONG_TABLE.
 """
+
+LONG_TABLE = 96
+"""With more labels by distance a block multiplies only the rows of the table that it reads, instead of all of them."""
 
 FARTHEST = 1 << 61
 """The bound on offsets: beyond it all keys are equally far, and sums of offsets and lengths fit into 64 bits."""
@@ -284,7 +287,7 @@ class ProblemStructs(KeepsAlive):
         self.layout = made.layout
         self.struct = struct = CProblem.from_buffer_copy(made.filled)
         struct.threads = torch.get_num_threads()
-        if problem.factor_keys is not None and problem.columns > MOST_COLUMNS and _by_distance_alone(problem.plan):
+        if problem.factor_keys is not None and problem.columns > LONG_TABLE and _by_distance_alone(problem.plan):
             struct.sliced = struct.parts[0].affine
         self._kept += operands
         for at, name in made.given:
