@@ -165,7 +165,6 @@ def test_packed_graphs_and_rows_and_columns_of_labels():
             {"value_gate": torch.zeros(R, D), "value_map": torch.zeros(R, D, D)}, ValueError,
             "value_gate must be None with a value_map",
         ),
-        ({"key_gate": torch.zeros(R, D), "impl": "native"}, NotImplementedError, "has no key_gate or value_gate over all"),
         ({"key_gate": torch.zeros(R, D), "impl": "triton"}, NotImplementedError, "and no key_gate or value_gate; use"),
     ],
 )  # fmt: skip

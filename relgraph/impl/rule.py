@@ -210,8 +210,6 @@ def _native(call: Call) -> str | None:
         return f"takes scores of relgraph.score and named activations, got a function of your own; {other}"
     if call.score.additive and any("key" in tables.batched for tables in call.tables):
         return f"has no key_table with a batch axis with score=Additive; {other}"
-    if not edges_only and call.gates is not None:
-        return f"has no key_gate or value_gate over all pairs; {other}"
     weighted = [part for part in call.plan.parts if part.weighted is not None]
     if weighted and (len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function):
         return f"has weighted labels of one part over all pairs, without listed pairs or ids by function; {other}"

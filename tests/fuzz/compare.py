@@ -169,9 +169,8 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
         alone = stands_alone(case.labels)
         additive = case.score is not None and case.score.kind == "additive"
         own = case.score is not None and case.score.curve is ARC
-        more = own or not ({"edge_key"} if alone and additive else set() if alone else {"attr", *GATES}).isdisjoint(
-            case.leaves
-        )
+        vectors = "attr" if not alone else "edge_key" if additive else ""
+        more = own or vectors in case.leaves
         parallel = has_parallel(case.labels) and not alone
         refused = ["query"] * alone + ["key"] * additive
         batched = any(name[0] in refused and x.dim() == 4 for name, x in case.leaves.items() if isinstance(name, tuple))

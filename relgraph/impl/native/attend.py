@@ -38,6 +38,9 @@ def attend(call: Call) -> Answer:
     terms: dict[str, Any] = {**_score_terms(call, dtype), "by_key": _query_tables(call, dtype)}
     if call.value_map is not None:
         terms["value_maps"] = free_maps(call.value_map, dtype)
+    if call.gates is not None:  # maps with a diagonal only
+        for name, gate in zip(("score_maps", "value_maps"), call.gates, strict=True):
+            terms |= {} if gate is None else {name: torch.diag_embed(gate.to(dtype))}
     for tables in call.tables:
         if tables.weights is not None:  # of one part at most
             terms["label_weights"] = tables.weights.to(dtype)

@@ -213,7 +213,7 @@ class _AllPairs(Prepared):
     def fits(call: Call, *, step: bool) -> bool:
         """Whether the kernels read these tensors as they are."""
         tables, mask = call.tables[0], call.mask
-        if call.dropout_p or tables.query is not None:
+        if call.dropout_p or tables.query is not None or call.gates is not None:
             return False
         if mask is not None and mask.dtype not in (call.query.dtype, torch.bool):
             return False
