@@ -12,6 +12,7 @@ import torch._dynamo as dynamo
 from torch._dynamo.utils import counters
 
 import relgraph as rg
+from relgraph.impl import op
 from relgraph.labels import DenseLabels, EdgeLabels, SumLabels
 from relgraph.plan import encode, lower
 from tests.cases import F64, KINDS, distance, make
@@ -252,11 +253,19 @@ def test_opcheck(kind, impl, need):
     seed = torch.tensor(3)
     hidden, learned = torch.rand(1, 1, 5, k.shape[2]) > 0.2, torch.randn(1, 1, 5, k.shape[2], requires_grad=True)
     for mask, score in ((hidden, [-1.0, 0.0]), *([(learned, [0.0, 2.0])] if impl == "chunked" else [])):
-        header = [0, columns, True, *needs, mask.requires_grad, False, False, False]
-        arguments = (
-            q, k, v, *tables, *[None] * 5, mask, None, seed, None, tensors, [*map(int, header), *ints], 0.5, 0.25, score,
-            impl,
-        )  # fmt: skip
+        flags = [True, *needs, mask.requires_grad]
+        header = [0, columns, *flags, *[False] * (len(op._FLAGS) - len(flags))]
+        given = {
+            "query": q,
+            "key": k,
+            "value": v,
+            "by_query": tables[0],
+            "by_key": tables[1],
+            "mask": mask,
+            "seed": seed,
+        }
+        named = [given.get(name) for name in op._TENSORS]
+        arguments = (*named, tensors, [*map(int, header), *ints], 0.5, 0.25, score, impl)
         result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
         assert set(result.values()) == {"SUCCESS"}
 

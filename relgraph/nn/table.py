@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -16,6 +15,11 @@ from relgraph.arguments.sharding import check_gathered, survives_reshard
 from relgraph.labelers import Labeler
 from relgraph.labels import Labels
 from relgraph.labels.describe import check_names
+
+_HOOKS_OF_ALL = [
+    x for name, x in vars(nn.modules.module).items() if name.startswith("_global_") and isinstance(x, dict)
+]
+"""The hooks that torch calls for all modules."""
 
 FEATURES = "features (bank_features of a layer)"
 """What errors call the input of a bank."""
@@ -231,7 +235,7 @@ def rows_of(table: LabelTable, features: Any) -> Tensor:
     if type(table) is LabelTable and table.frozen is None and features is None:
         rows = table._parameters.get("rows")
         hooks = table._forward_hooks or table._forward_pre_hooks or table._backward_hooks or table._backward_pre_hooks
-        hooks = hooks or _has_any_global_hook()
+        hooks = hooks or any(_HOOKS_OF_ALL)
         # tools that move weights when they are used put another ``forward`` on the module
         if type(rows) is nn.Parameter and not hooks and "forward" not in table.__dict__:
             return rows

@@ -428,7 +428,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
 
     def _attended(self, x_src: Tensor, x_dst: Tensor, edges: Edges, wanted: bool) -> tuple[Tensor, Tensor | None]:
         """The output ``[N_dst, H, C]``, and the weights ``[E, H]`` if wanted."""
-        labels = (edges.known or edges.labels()) if self.full_maps or self._can_fuse() else None
+        fuses = self._can_fuse()
+        labels = (edges.known or edges.labels()) if self.full_maps or fuses else None
         if self.full_maps:
             assert labels is not None
             query, key, value = self._project_by_relation(x_src, x_dst, labels)
@@ -436,7 +437,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
             edges = replace(edges, index=labels.edge_index, sizes=(labels.k_len, labels.q_len), known=labels)
         else:
             query, key, value = self._project(x_src, x_dst)
-        if self._can_fuse():
+        if fuses:
             assert labels is not None
             given = self._options(query, key, x_dst, labels, edges.attr)
             return self._fused(query, key, value, labels, wanted, given)

@@ -78,7 +78,7 @@ def problem_of(labels, **changes):
     made = Problem(
         query=_draw(2, rows, 3), key=_draw(1, keys, 3), value=_draw(1, keys, 4), by_query=_draw(2, rows, columns),
         by_key=_draw(2, keys, columns), label_keys=None, label_values=None, label_queries=None, label_biases=None,
-        key_gates=None, value_gates=None, value_maps=None, score_maps=None, score_weights=None,
+        key_gates=None, value_gates=None, value_maps=None, score_maps=None, score_weights=None, vector_maps=None,
         vectors=None, mask=None, keep=None, seed=torch.tensor(7), label_weights=weights, plan=plan, causal=None, scale=0.5,
         dropout_p=0.0, columns=columns, need_sums=True, need_mass=False, mask_gradient=False, vectors_in_score=False,
         vectors_in_value=False, vectors_gradient=False, weights_gradient=weights is not None, score=None,
