@@ -89,11 +89,12 @@ class _Entry(NamedTuple):
 
 def _version(x: Tensor) -> Any:
     """How often a tensor was changed in place, and where it is: ``x.data = y`` is not counted."""
-    return (
-        (x._version, x.data_ptr())
-        if type(x) is Tensor and x.is_cpu and x.layout == torch.strided and makes_plain()
-        else x._version
-    )
+    if type(x) is not Tensor or x.layout != torch.strided or not x.is_cpu:
+        return x._version
+    try:
+        return x._version, x.data_ptr()
+    except RuntimeError:  # wrapped by a transform
+        return x._version
 
 
 _entries = Memory(1024)  # plans point to theirs, which stay with them in any case

@@ -175,7 +175,7 @@ class TestSteps:
             rest = [layer(x[:, n : n + 1], is_causal=True, cache=cache) for n in (528, 529)]
             layer.impl = "reference"
             wanted = layer(x, is_causal=True)
-        assert len(prepared) == 2
+        assert len(prepared) == 3
         torch.testing.assert_close(
             torch.cat([first, *rest], 1), wanted[:, [*range(100), 528, 529]], atol=1e-5, rtol=1e-5
         )

@@ -66,10 +66,10 @@ template <class T> RELGRAPH_INSIDE T exp_of(T x) {
   return x < lowest(x) ? T(0) : y;
 }
 
-// exp(x) - 1 with few wrong bits also near 0.
+// exp(x) - 1 with few wrong bits also near 0. The compiler may regroup sums, but not into or out of an fma.
 template <class T> RELGRAPH_INSIDE T expm1_of(T x) {
   const Exponential<T> e = parts_of_exp(x < lowest(x) ? lowest(x) : x);
-  return e.rest * e.power + (e.power - 1);
+  return std::fma(e.rest, e.power, e.power - 1);
 }
 
 // bfloat16 nearest to x; ties go to the even one. NaN stays NaN.
