@@ -212,7 +212,9 @@ def _native(call: Call) -> str | None:
         return f"has no key_table with a batch axis with score=Additive; {other}"
     weighted = [part for part in call.plan.parts if part.weighted is not None]
     if weighted and (len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function):
-        return f"has weighted labels of one part over all pairs, without listed pairs or ids by function; {other}"
+        return (
+            f"has weighted labels in at most one part, over all pairs, without listed pairs or ids by function; {other}"
+        )
     if weighted and (call.score.replaces_dot or call.value_map is not None):
         return f"has weighted labels with dot products only; {other}"
     if call.score.additive and call.edge is not None and call.edge.key is not None and _needs_gradient(call.edge.attr):

@@ -109,7 +109,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
             of kinds ``"value"`` and ``"bias"``.
         num_bases: K, if the full maps of all relations are combined from K bases each for keys, values and queries.
         num_blocks: the number of blocks, if full maps are block-diagonal.
-        normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation.
+        normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation,
+            which torch does not differentiate twice.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
 

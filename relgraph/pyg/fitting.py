@@ -66,8 +66,6 @@ def check_scores(layer: Any) -> None:
             raise NotImplementedError(f"tables must be of 'value' and 'bias' with {what}, got {list(kinds)}")
         if "key_gate" in _gates(layer):
             raise NotImplementedError(f"key_gate must be False with {what}, got True")
-    if (linear is not None or "query" in layer.full_maps) and layer.gates is not None and layer.gates.key is not None:
-        raise NotImplementedError(f"key_gate must be False with {what}, whose scores do not read keys, got True")
     if "query" in layer.full_maps and linear is None:
         if compatibility(layer.score).replaces_dot:
             raise NotImplementedError(
@@ -88,7 +86,7 @@ def check_means(layer: Any) -> None:
     wrong = {
         "score": layer.score is not None, "key_map": "key" in layer.full_maps,
         "query_map": "query" in layer.full_maps, "tie_projections": bool(layer.tie_projections),
-        "impl": layer.impl is not None, "key_gate and value_gate": layer.gates is not None,
+        "impl": layer.impl is not None,
         "tables": not set(kinds) <= {"value"}, "value_map": within, "edge_dim": layer.edge_dim is not None,
         "key_gate": "key_gate" in _gates(layer), "value_gate": "value_gate" in _gates(layer),
         "dropout": layer.dropout > 0.0, "aggr": layer.aggr not in ("add", "sum"),

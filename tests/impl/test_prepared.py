@@ -323,6 +323,20 @@ def test_saved_tensors_may_come_back_with_another_layout(kind, answered):
     assert len(answered) == 3
 
 
+@pytest.mark.parametrize("options", [{}, {"score": rg.score.Softcap(2.0)}], ids=["prepared", "not prepared"])
+def test_saved_outputs_may_come_back_turned(options):
+    labels = labels_of("distance", 6)
+    x, table = torch.randn(2, 2, 6, 4, dtype=F64, requires_grad=True), torch.randn(9, 4, dtype=F64, requires_grad=True)
+
+    def grads(watch):
+        with watch:
+            out = rg.relation_attention(x, x, x, labels, table, table, impl="native", **options)
+        return torch.autograd.grad(out.square().sum(), [x, table])
+
+    turned = torch.autograd.graph.saved_tensors_hooks(lambda y: y.detach().mT.contiguous().mT, lambda y: y)
+    torch.testing.assert_close(grads(turned), grads(contextlib.nullcontext()))
+
+
 def test_a_call_that_is_computed_again_saves_what_it_saved():
     """Checkpointing compares the layouts of saved tensors with those of the first call, which prepared this one."""
     labels, x = labels_of("packed", 6), torch.randn(6, 2, 4, requires_grad=True)

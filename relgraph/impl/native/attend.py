@@ -164,7 +164,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
         grad, given = getattr(incoming, name), getattr(outputs, name)
         if grad is not None:
             setattr(struct, name, held.tensor(dense_rows(grad, kind)))
-            setattr(struct, f"given_{name}", held.tensor(given))
+            setattr(struct, f"given_{name}", held.tensor(dense_rows(given, given.dtype)))  # hooks may have turned it
     struct.is_backward = 1
     values, of_values = problem.label_values, None
     if values is not None:
