@@ -183,5 +183,8 @@ def test_triton_refuses_them():
     x = torch.randn(1, 2, 5, 16)
     choice = rg.which_impl(x, x, x, WEIGHTED["weighted"](5), torch.randn(3, 16))
     labels = WEIGHTED["weighted edges"](5)
-    assert "has weighted labels in at most one part" in rg.which_impl(x, x, x, labels, torch.randn(3, 16)).refused["native"]
+    assert (
+        "has weighted labels in at most one part"
+        in rg.which_impl(x, x, x, labels, torch.randn(3, 16)).refused["native"]
+    )
     assert choice.refused["triton"].endswith("has one label per pair and no weighted labels; use impl='chunked'")
