@@ -27,6 +27,6 @@ def with_sink(answer: Answer, sink: Tensor | None) -> Answer:
 
 
 def share_of_keys(lse: Tensor, sink: Tensor) -> Tensor:
-    """The share of each row's attention that keys keep beside a sink ``[H]``: σ(lse - sink), ``[B, H, N_q]``."""
+    """The share of each row's attention that keys keep when there is a sink ``[H]``: σ(lse - sink), ``[B, H, N_q]``."""
     lowest = torch.finfo(lse.dtype).min  # -inf less a sink of -inf would be NaN
     return (lse.clamp(min=lowest) - sink.to(lse.dtype)[:, None]).sigmoid()

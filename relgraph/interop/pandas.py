@@ -145,6 +145,10 @@ class Database:
         for table, frame in self._frames.items():
             own = [name for name in frame.columns if (table, name) not in hidden]
             self._columns[table] = [self._read(f"{table}.{name}", str(name), frame[name], most) for name in own]
+        self._cells = np.zeros(self._rows, np.int64)  # of each row
+        for table, columns in self._columns.items():
+            for column in columns:
+                self._cells[self._of(table)] += column.given
         counts = [len(columns) for columns in self._columns.values()]
         self._first_column = dict(zip(self._frames, np.cumsum([0, *counts[:-1]]).tolist(), strict=True))
 
@@ -207,7 +211,7 @@ class Database:
         """The rows of a sample in the order in which they are met, and the number of their cells."""
         taken, seen, waiting, cells = list[int](), {first}, [first], 0
         for row in waiting:  # grows while it is read
-            count = self._count(row)
+            count = int(self._cells[row])
             if cells + count > most_cells:
                 return taken, cells + count
             taken.append(row)
@@ -245,10 +249,6 @@ class Database:
         )  # fmt: skip
         numbers = torch.from_numpy(numbers.astype(np.float32))
         return Sample(cells, torch.from_numpy(kinds), numbers, torch.tensor(codes, dtype=torch.int64), tuple(places))
-
-    def _count(self, row: int) -> int:
-        table, at = self._place(row)
-        return sum(bool(column.given[at]) for column in self._columns[table])
 
     def _place(self, row: int) -> tuple[str, int]:
         """The table and the position of a row."""

@@ -13,6 +13,7 @@ from relgraph.call import Table, accumulation_dtype
 from relgraph.call.offset import offsets_of
 from relgraph.functional.region import active
 from relgraph.labels import Labels
+from relgraph.labels.borders import graph_of
 from relgraph.labels.memory import Memory, plain_code
 from relgraph.nn.cache import KVCache
 from relgraph.nn.inputs import Inputs
@@ -27,9 +28,9 @@ class RotaryPositions(nn.Module):
 
         (a, b) → (a cos - b sin, a sin + b cos)
 
-    The product of a turned query and a turned key depends on their positions by the distance alone. Give it to an
+    The product of a turned query and a turned key depends only on the distance of their positions. Give it to an
     attention as ``rotary=``: the layer turns queries and keys after their projections, keys before a cache takes them.
-    A key table meets the query before its turn, so that this term too depends on labels and distances alone::
+    A key table meets the query before its turn, so that this term too depends only on labels and distances::
 
         e_ij = ((R_i q_i + u)·R_j k_j + (q_i + v)·a^K[l_ij]) · scale + b[l_ij]
 
@@ -194,7 +195,6 @@ def rotated_key(rotary: RotaryPositions, key: Tensor, inputs: Inputs, cache: KVC
 
 def _places(ptr: Tensor, length: int, offset: int | Tensor) -> Tensor:
     """The position of each of ``length`` packed rows in its graph, where row 0 of a graph is at ``offset``."""
-    rows = torch.arange(length, device=ptr.device)
-    graph = torch.searchsorted(ptr[1:], rows, right=True)
+    graph = graph_of(ptr, length)
     own = offset[graph] if isinstance(offset, Tensor) and offset.dim() == 1 and offset.shape[0] > 1 else offset
-    return rows - ptr[graph] + own
+    return torch.arange(length, device=ptr.device) - ptr[graph] + own

@@ -254,20 +254,13 @@ def _kept(problem: Problem) -> Tensor:
     """Which weights the kernels keep: they weigh all keys alike, and each key's value is a direction of its own."""
     (batch, heads, q_len, _), k_len = problem.query.shape, problem.key.shape[2]
     terms = (
-        "by_query",
-        "by_key",
-        "label_keys",
-        "label_values",
-        "label_biases",
-        "mask",
-        "causal",
-        "score",
-        "label_weights",
-    )
+        "by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score", "label_weights",
+        *_MAPS,
+    )  # fmt: skip
     query = problem.query.new_zeros(batch, heads, q_len, 1, dtype=problem.dtype)
     each = torch.eye(k_len, dtype=problem.dtype, device="cpu").expand(batch, 1, -1, -1)
     alike = replace(
-        problem, **dict.fromkeys((*terms, *_MAPS)), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
+        problem, **dict.fromkeys(terms), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
         need_mass=False, plan=plain(q_len, k_len), columns=1, plan_key=None,
     )  # fmt: skip
     with torch.no_grad():
