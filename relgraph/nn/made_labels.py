@@ -14,6 +14,7 @@ from relgraph.arguments.hints import in_place_of_labels
 from relgraph.functional.region import active, whole_length
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, check_made
+from relgraph.labelers.sequence.difference import check_positions
 from relgraph.labels import Labels
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, labels_of_new_rows
 from relgraph.nn.inputs import Names
@@ -84,7 +85,7 @@ def labels_at(layer: Any, labels: Any, positions: Any, query: Any, **others: Any
 
     ``others`` are arguments of the call that do not go with positions.
     """
-    check.integer_tensor("positions", positions, dim=(1, 2))
+    check_positions("positions", positions, 1)
     name = layer._names.query
     length_of(name, query)
     wanted = [query.shape[-2]], [*query.shape[:-1]]
