@@ -32,7 +32,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
 }
 
 SMALL_SCORES, DENSE_SCORES = 1 << 15, 1 << 18
-"""Up to this many scores (B · H · N_q · N_k) a call on a CPU does not wait for a compiler, or for blocks.
+"""Up to this many scores (B · H · N_q · N_k) a call on a CPU does not go by blocks without compiled kernels.
 
 See docs/learn/implementations.md.
 """
@@ -228,8 +228,8 @@ def _native(call: Call) -> str | None:
 
 
 def _kept(call: Call) -> bool:
-    """Whether a small call may use compiled kernels: in eager code, where no compiler is waited for."""
-    return not torch.compiler.is_compiling() and build.ready() and _native(call) is None
+    """Whether a small call uses compiled kernels: in eager code, as operators are fused elsewhere."""
+    return not torch.compiler.is_compiling() and _native(call) is None
 
 
 def _triton_refusal(call: Call) -> str | None:

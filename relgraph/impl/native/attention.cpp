@@ -11,6 +11,10 @@
 #include "pair_biases.h"
 #include "tasks.h"
 
+#ifndef RELGRAPH_SOURCES  // the hash of all these files, which compiler.py gives
+#define RELGRAPH_SOURCES ""
+#endif
+
 namespace relgraph {
 namespace {
 
@@ -115,6 +119,7 @@ template <class Pass> int64_t with_types(const Problem& p, Pass pass) {
 
 extern "C" {
 const char* relgraph_message() { return relgraph::message(); }
+const char* relgraph_sources() { return RELGRAPH_SOURCES; }
 int64_t relgraph_problem_size() { return sizeof(relgraph::Problem); }
 int64_t relgraph_part_size() { return sizeof(relgraph::Part); }
 
