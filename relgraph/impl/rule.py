@@ -238,12 +238,15 @@ def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
-    gates = ("key_gate or value_gate", call.gates)
-    for name, given in (("value_map", call.value_map), ("edge_attr", call.edge), gates):
-        if given is not None:
-            return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
-    if rows.unknown_score(call):
-        return f"has dot products, Softcap, LeakyReLU and no other score; use {others}"
+    if call.edge is not None:
+        return f"has no edge_attr; use {others}"
+    for name, given in (("value_map", call.value_map), ("key_gate or value_gate", call.gates)):
+        if given is not None and not plan.edges_only:
+            return f"has {name} over listed pairs only; use {others}"
+    if call.score.by_label and not plan.edges_only:
+        return f"has score=Bilinear over listed pairs only; use {others}"
+    if rows.unknown_score(call) and not call.score.by_label:
+        return f"has dot products, Softcap, LeakyReLU, Bilinear and no other score; use {others}"
     if call.weighted:
         return f"has one label per pair and no weighted labels; use {others}"
     off = limits.turned_off()
