@@ -47,6 +47,9 @@ TOLERANCE = 1e-4
 SIZES = (64, 128)
 """The head sizes whose kernels are checked: those of most models. A call with heads of another size checks its own."""
 
+TESTED = {("2.13", "3.11")}
+"""The versions of torch and Python that CI runs together; ``.ci/matrix`` lists those that it does not."""
+
 LOST = {
     "blocked": "without oneDNN's product of float32 in this torch: BLAS multiplies, which is slower",
     "blocked_half": "without oneDNN's product of bfloat16 in this torch: float32 multiplies, which is slower",
@@ -120,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tried = [try_one(impl, device) for device in devices for impl in IMPLEMENTATIONS]
     ok = all(one.works or one.refused for one in tried) and not any(one.passed is False for one in checked)
     report = {"relgraph": rg.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    report |= {"tested": (minor(torch.__version__), minor(platform.python_version())) in TESTED}
     report |= {"packages": {package: installed(package) for package in PACKAGES}}
     report |= {"extras": {package: extra for package, (_, extra) in PACKAGES.items()}}
     cpu = {"machine": platform.machine(), "threads": torch.get_num_threads()}
@@ -147,6 +151,11 @@ def compile_kernels() -> int:
     works = isinstance(known, build.Kernels) and known.path == path
     print(f"compiled: {path}" if works else f"compiled, but not in use: {path}: {known}")
     return 0 if works else 1
+
+
+def minor(version: str) -> str:
+    """The first two numbers of a version."""
+    return ".".join(version.split(".")[:2])
 
 
 def gpus() -> list[torch.device]:
@@ -266,6 +275,8 @@ def difference(got: list[Tensor], wanted: list[Tensor]) -> str | None:
 def as_text(report: dict[str, Any]) -> list[str]:
     """Versions, devices and kernels in lines."""
     lines = [f"{name:<18}{report[name]}" for name in ("relgraph", "python", "torch")]
+    pairs = ", ".join(f"torch {torch} with Python {python}" for torch, python in sorted(TESTED))
+    lines.append(f"{'':<18}{'tested together' if report['tested'] else 'not tested together; tested: ' + pairs}")
     for package, extra in report["extras"].items():
         advice = f"not installed: pip install {package} (extra {extra})"
         lines.append(f"{package:<18}{report['packages'][package] or advice}")

@@ -33,6 +33,7 @@ def test_as_a_command(monkeypatch, capsys):
     assert told["relgraph"] == rg.__version__
     assert told["python"] == platform.python_version()
     assert told["torch"] == torch.__version__
+    assert told["tested"] == (told["torch"].startswith("2.13.") and told["python"].startswith("3.11."))
     assert set(told["packages"]) == {"torch-geometric", "networkx", "conllu", "matplotlib", "triton"}
     assert told["extras"]["torch-geometric"] == "pyg"
     assert told["devices"]["cpu"]["threads"] >= 1
@@ -74,6 +75,12 @@ def test_kernels_that_are_there(capsys):
     told = report.kernels_as_json()
     assert (told["built"], told["path"], told["why"]) == (True, str(known.path), None)
     assert set(told["found"]) == {"gemm", "blocked", "blocked_half", "release", "parallel"}
+
+
+def test_another_torch(monkeypatch, capsys, no_kernels):
+    monkeypatch.setattr(torch, "__version__", "2.11.1+cpu")
+    assert report.main([]) == 0
+    assert " " * 18 + "not tested together; tested: torch 2.13 with Python 3.11" in capsys.readouterr().out.splitlines()
 
 
 def test_an_implementation_that_raises(monkeypatch, capsys):
