@@ -288,7 +288,8 @@ class ProblemStructs(KeepsAlive):
         self.layout = made.layout
         self.struct = struct = CProblem.from_buffer_copy(made.filled)
         struct.threads = torch.get_num_threads()
-        if problem.factor_keys is not None and problem.columns > LONG_TABLE and _by_distance_alone(problem.plan):
+        keys = problem.factor_keys
+        if keys is not None and keys.numel() and problem.columns > LONG_TABLE and _by_distance_alone(problem.plan):
             struct.sliced = struct.parts[0].affine
         self._kept += operands
         for at, name in made.given:
