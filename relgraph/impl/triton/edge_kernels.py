@@ -1,4 +1,5 @@
-"""Edges-only attention on a GPU: three kernels over the listed pairs; none stores anything per pair.
+"""Edges-only attention on a GPU: three kernels over the listed pairs; none stores anything per pair, but the gradient
+of an added mask.
 
     forward     one program per (query, lane): its pairs in runs of E; output, log-sum-exp, sums by label
     by row      one program per (query, lane): α again from the log-sum-exp; gradients of the query and of B
@@ -196,13 +197,13 @@ def forward_kernel(
 @triton.jit
 def by_row_kernel(
     q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, col_ptr, label_ptr, again_ptr,
-    o_ptr, lse_ptr, p_ptr, mass_ptr, do_ptr, dlse_ptr, dp_ptr, dmass_ptr, dq_ptr, db_ptr, delta_ptr,
+    o_ptr, lse_ptr, p_ptr, mass_ptr, do_ptr, dlse_ptr, dp_ptr, dmass_ptr, dq_ptr, db_ptr, delta_ptr, dadded_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bq_b, bq_h, bq_n, ck_b, ck_h, ck_n, do_b, do_h, do_n,
-    added_lane, factor_lane, N_q, C, scale, drop, grow, bend, D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr,
+    added_lane, factor_lane, N_q, P, C, scale, drop, grow, bend, D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr,
     VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr, H: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr,
     SCORE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """One query in one lane: δ_i for the other pass, and the gradients of the query and of its row of B."""
+    """One query in one lane: δ_i for the other pass, and the gradients of the query, of its row of B and of masks."""
     batch, head, i, number, lane = _place(tl.program_id(0), N_q, H, JOINT)
     first, end = tl.load(begin_ptr + number), tl.load(begin_ptr + number + 1)
     d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
@@ -259,6 +260,8 @@ def by_row_kernel(
         factor_at = lane.to(tl.int64) * factor_lane + pair
         kept = _kept(factor_ptr, factor_at, seed_ptr, again_ptr, pair, batch, head, i, col, live, drop, grow, PART)
         ds = _score_gradient(tl.exp2(scores - lse), product, kept, dp_ptr, dmass_ptr, row * C, label, delta)
+        if dadded_ptr is not None:
+            tl.store(dadded_ptr + lane.to(tl.int64) * P + pair, ds, mask=live)
         ds *= bent
         # dq, and sums by label (dB)
         dq += ds[:, None] * k

@@ -15,7 +15,7 @@ from torch import Tensor
 from relgraph import score
 from relgraph.call import Answer, Call
 from relgraph.impl import op
-from relgraph.impl.listed import Pattern, added_to_pairs, earlier_twins, given_factor
+from relgraph.impl.listed import Pattern, added_to_pairs, earlier_twins, given_factor, gradient_of_mask
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import split_batched
 from relgraph.impl.triton.limits import is_recording, kernels
@@ -69,7 +69,10 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
     delta = dq.new_empty(query.shape[:3], dtype=torch.float32)
     db, dc = (None if x is None else torch.empty_like(x) for x in (terms.by_query, terms.by_key))
-    queries, keys = delta.numel(), key.shape[:3].numel()
+    queries, keys, of_pairs = delta.numel(), key.shape[:3].numel(), None
+    if problem.mask_gradient:
+        listed = _csr(problem).col.shape[0]
+        of_pairs = delta.new_empty(query.shape[1] * (query.shape[0] if _csr(problem).batch == 1 else 1), listed)
     if queries or keys:
         pairs = _pairs_of(problem)
         shared = {
@@ -83,13 +86,15 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
             if queries:
                 by_row[(queries,)](
                     **shared, **pairs.by_row(problem), o_ptr=plain.output, p_ptr=plain.sums, mass_ptr=plain.mass,
-                    dlse_ptr=grads.lse, dq_ptr=dq, db_ptr=db,
+                    dlse_ptr=grads.lse, dq_ptr=dq, db_ptr=db, dadded_ptr=of_pairs,
+                    P=0 if of_pairs is None else of_pairs.shape[1],
                 )  # fmt: skip
             if keys:
                 by_key[(keys,)](
                     **shared, **pairs.by_key(problem), N_k=key.shape[2], dk_ptr=dk, dv_ptr=dv, dc_ptr=dc
                 )  # fmt: skip
-    return terms.gradients([dq, dk, dv, db, dc], outputs, grads)
+    of_mask = None if of_pairs is None else gradient_of_mask(problem, of_pairs)
+    return [*terms.gradients([dq, dk, dv, db, dc], outputs, grads), of_mask]
 
 
 op.plug(
