@@ -6,7 +6,7 @@ that shares the numbers, and adds them up in registers. So there are no atomics,
 Letters: ``i`` query rows, ``j`` keys, ``C`` columns of labels; scores are in powers of two.
 """
 
-# ruff: noqa: ANN001, ANN201, ARG001 - only heuristics read PACKED
+# ruff: noqa: ANN001, ANN201, ANN202, ARG001 - only heuristics read PACKED
 
 from __future__ import annotations
 
