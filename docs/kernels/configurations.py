@@ -138,7 +138,7 @@ def of_mask(labels: str, dtype: str, size: int, arch: int) -> Configuration:
         absent += ("table_ptr", "columns_ptr")
     types = {"do_ptr": f"*{dtype}", "mask_ptr": f"*{dtype}"}
     given = arguments(fn, dtype, constants, absent, ("mask_ptr",), types)
-    loop = "uniform" if labels == "none" else "labeled"
+    loop = "uniform" if labels == "none" else "mixed"
     return Configuration(
         f"backward_mask {labels} {dtype} {size}",
         fn,

@@ -100,6 +100,7 @@ def _gradients(
     lanes = query.shape[1] * (1 if _csr(problem).batch != 1 else query.shape[0])
     noted = [None if gate is None else delta.new_zeros(lanes, count) for gate in gates]
     added = delta.new_empty(lanes, count) if problem.mask_gradient else None
+    stored = any(x is not None for x in (*noted, added))
     shared = {
         **_arguments(problem, terms, mapped), **_strides("do", grads.output),
         "lse_ptr": plain.lse, "delta_ptr": delta, "do_ptr": grads.output, "dp_ptr": grads.sums,
@@ -111,11 +112,11 @@ def _gradients(
         by_row[(queries,)](
             **shared, **pairs.by_row(problem), o_ptr=plain.output, p_ptr=plain.sums, mass_ptr=plain.mass,
             dlse_ptr=grads.lse, dq_ptr=dq, db_ptr=db, ds_ptr=noted[0], kept_ptr=noted[1], dadded_ptr=added,
-            PAIRS=count,
+            N_p=count if stored else 0,
         )  # fmt: skip
     if keys := dk.shape[:3].numel():
         by_key[(keys,)](
-            **shared, **pairs.by_key(problem), N_k=key.shape[2], COUNT=dk.shape[2], dk_ptr=dk, dv_ptr=dv, dc_ptr=dc
+            **shared, **pairs.by_key(problem), N_k=key.shape[2], N_own=dk.shape[2], dk_ptr=dk, dv_ptr=dv, dc_ptr=dc
         )  # fmt: skip
     of_maps = _gate_gradients(problem, noted, grads.output)
     if mapped is not None:
