@@ -144,8 +144,6 @@ def refusal(call: Call, impl: str) -> str | None:
         reason = _triton_refusal(call)
         if reason is not None:
             return f"impl='triton' {reason}"
-        if _needs_gradient(call.mask):
-            return "impl='triton' gives no gradient to attn_mask; use impl='chunked'"
     reason = _native(call) if impl == "native" else None
     return None if reason is None else f"impl='native' {reason}"
 
