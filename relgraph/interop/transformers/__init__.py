@@ -26,9 +26,16 @@ from relgraph.interop.transformers.common import check_version
 
 check_version()
 
+from relgraph.interop.transformers.adding import add_relations, from_pretrained  # noqa: E402
+from relgraph.interop.transformers.aligning import align  # noqa: E402
+from relgraph.interop.transformers.batching import RelationCollator  # noqa: E402
 from relgraph.interop.transformers.converting import convert  # noqa: E402
-from relgraph.interop.transformers.interface import Relation, register  # noqa: E402
+from relgraph.interop.transformers.interface import register  # noqa: E402
 from relgraph.interop.transformers.patching import Report, patch, unpatch  # noqa: E402
+from relgraph.interop.transformers.relation import Relation  # noqa: E402
 
-__all__ = ["Relation", "Report", "convert", "patch", "register", "unpatch"]
+__all__ = [
+    "Relation", "RelationCollator", "Report", "add_relations", "align", "convert", "from_pretrained", "patch",
+    "register", "unpatch",
+]  # fmt: skip
 __dir__ = lists_public(globals())
