@@ -211,12 +211,14 @@ def _native(call: Call) -> str | None:
     if call.score.additive and any("key" in tables.batched for tables in call.tables):
         return f"has no key_table with a batch axis with score=Additive; {other}"
     weighted = [part for part in call.plan.parts if part.weighted is not None]
-    if weighted and (len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function):
-        return (
-            f"has weighted labels in at most one part, over all pairs, without listed pairs or ids by function; {other}"
-        )
-    if weighted and (call.score.replaces_dot or call.value_map is not None):
-        return f"has weighted labels with dot products only; {other}"
+    if weighted and not edges_only:
+        if len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function:
+            return (
+                "has weighted labels over all pairs in at most one part, without listed pairs or ids by function; "
+                f"{other}"
+            )
+        if call.score.replaces_dot:
+            return f"has weighted labels over all pairs with dot products only; {other}"
     if call.score.additive and call.edge is not None and call.edge.key is not None and _needs_gradient(call.edge.attr):
         return f"gives no gradient to edge_attr with edge_key and score=Additive; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
@@ -236,12 +238,15 @@ def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
-    gates = ("key_gate or value_gate", call.gates)
-    for name, given in (("value_map", call.value_map), ("edge_attr", call.edge), gates):
-        if given is not None:
-            return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
-    if rows.unknown_score(call):
-        return f"has dot products, Softcap, LeakyReLU and no other score; use {others}"
+    if call.edge is not None:
+        return f"has no edge_attr; use {others}"
+    for name, given in (("value_map", call.value_map), ("key_gate or value_gate", call.gates)):
+        if given is not None and not plan.edges_only:
+            return f"has {name} over listed pairs only; use {others}"
+    if call.score.by_label and not plan.edges_only:
+        return f"has score=Bilinear over listed pairs only; use {others}"
+    if rows.unknown_score(call) and not call.score.by_label:
+        return f"has dot products, Softcap, LeakyReLU, Bilinear and no other score; use {others}"
     if call.weighted:
         return f"has one label per pair and no weighted labels; use {others}"
     off = limits.turned_off()
