@@ -21,7 +21,8 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.interop.transformers import saved
 from relgraph.interop.transformers.batching import repeated
-from relgraph.interop.transformers.interface import NAME, register
+from relgraph.interop.transformers.by_name import NAME, through_interface
+from relgraph.interop.transformers.interface import register
 from relgraph.interop.transformers.patching import Patched, Report, Unpatched
 from relgraph.interop.transformers.relation import LABELS, Relation
 from relgraph.interop.transformers.self_attention import head_size_of
@@ -192,7 +193,7 @@ def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
     patched, unpatched, numbers = [], [], set()
     for name, module in model.named_modules():
         kind = type(module).__name__
-        if not through_interface(module):
+        if not through_interface(type(module)):
             continue
         why = _why_not(name, module)
         number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
@@ -208,12 +209,6 @@ def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
             f"layers must be among those with self-attention, {sorted(numbers)}, got {sorted(wanted - numbers)}"
         )
     return Report(tuple(patched), tuple(unpatched))
-
-
-def through_interface(module: nn.Module) -> bool:
-    """Whether the forward of a module looks up an attention function of transformers."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
 def _why_not(name: str, module: Any) -> str | None:
@@ -284,7 +279,6 @@ def related_class(own: type) -> type:
     signature = inspect.signature(theirs.forward)
     named = [one.name for one in signature.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
 
-    @functools.wraps(theirs.forward)
     def forward(self: Any, *args: Any, **given: Any) -> Any:
         labels = given.pop(LABELS, None)
         if labels is not None:
@@ -294,6 +288,7 @@ def related_class(own: type) -> type:
     parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     rest = [one for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
     added = inspect.Parameter(_NoTarget(LABELS), inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
+    functools.update_wrapper(forward, theirs.forward)
     forward.__signature__ = signature.replace(parameters=[*parameters, added, *rest])  # pyright: ignore[reportFunctionMemberAccess]
     # transformers reads the source of the module of a class, and loads and saves by its name
     more = {"__module__": own.__module__, "__doc__": own.__doc__, "forward": forward, "__reduce_ex__": _reduced}

@@ -17,13 +17,11 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import sdpa_mask
 
 from relgraph.arguments.brief import shown
-from relgraph.interop.transformers import saved
+from relgraph.interop.transformers import by_name, saved
+from relgraph.interop.transformers.by_name import NAME
 from relgraph.interop.transformers.common import SINKS, compute, refuse, trimmed, wants_weights
 from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, offset_of
 from relgraph.score import Softcap
-
-NAME = "relgraph"
-"""The name of the interface: ``attn_implementation="relgraph"``."""
 
 
 def masks(**given: Any) -> Tensor | None:
@@ -61,13 +59,21 @@ def attention(
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     labels, tables = None, {}
     relation = getattr(module, "relation", None)
-    if relation is not None:
-        labels, offset = given.get(LABELS), None
-        if labels is None:
-            offset = offset_of(query.shape[2], key.shape[2], given.get("cache_position"), attention_mask, causal)
-        labels, tables = relation(query, key.shape[2], labels, offset)
+    table = position_bias if position_bias is not None and by_name.is_table(module, position_bias) else None
+    if relation is not None or table is not None:
+        q_len, keys, offset = query.shape[2], key.shape[2], None
+        if table is not None or given.get(LABELS) is None:
+            offset = offset_of(q_len, keys, given.get("cache_position"), attention_mask, causal)
+        if relation is not None:
+            labels, tables = relation(query, keys, given.get(LABELS), offset)
+        if table is not None:
+            labels, tables = by_name.with_table(module, table, q_len, keys, offset, labels, tables)
+            position_bias = None
+        assert labels is not None
         if labels.k_len < key.shape[2]:  # a static cache has room after the keys that there are
             key, value = key[:, :, : labels.k_len], value[:, :, : labels.k_len]
+    elif position_bias is not None and by_name.is_nothing(module, position_bias):
+        position_bias = None
     mask = _joined(trimmed(position_bias, key.shape[-2]), trimmed(attention_mask, key.shape[-2]))
     softcap = given.get("softcap")
     output, weights = compute(
@@ -85,10 +91,14 @@ def register() -> None:
 
     Models made or loaded with ``attn_implementation="relgraph"``, or switched by ``set_attn_implementation``, then
     compute their attention by :func:`~relgraph.relation_attention`. This works for all models that let you choose
-    attention by name. A model with biases, such as T5's position bias, makes them as N² elements: for such a model use
-    :func:`~relgraph.interop.transformers.patch`. A :class:`~relgraph.interop.transformers.Relation` gives a module
-    learned tables: a model that has one warns in ``save_pretrained``, as ``from_pretrained`` does not make them, and
-    ``set_attn_implementation`` refuses others, which would ignore them. A second call changes nothing.
+    attention by name. T5, mT5, UMT5, Switch Transformers, Pop2Piano, and the decoders of Pix2Struct and UDOP then read
+    their position bias as a table, and make no N² elements of it. For other models with tables use
+    :func:`~relgraph.interop.transformers.patch`: if the name does not serve any attention of such a model,
+    NotImplementedError says so when the model is made or switched. :func:`~relgraph.interop.transformers.report` shows
+    what relgraph computes, and :func:`~relgraph.interop.transformers.unpatch` undoes both ways.
+
+    :func:`~relgraph.interop.transformers.add_relations` gives a model learned tables, which ``from_pretrained`` brings
+    back from now on; ``set_attn_implementation`` refuses other names for such a model. A second call changes nothing.
 
     Some models look up their attention in a separate table and cannot use it: BERT before transformers 5 and its copies
     raise ``KeyError: 'relgraph'`` when they are made.
@@ -108,7 +118,8 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, masks)
     _guard("save_pretrained", _warn_of_relations)
     _guard("set_attn_implementation", _check_switch)
-    _restore_after_making()
+    by_name.override()
+    _look_after_making()
 
 
 def _guard(method: str, look: Callable[..., None]) -> None:
@@ -119,16 +130,15 @@ def _guard(method: str, look: Callable[..., None]) -> None:
 
     @functools.wraps(original)
     def guarded(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(module, Relation) for module in self.modules()):
-            look(self, *args, **kwargs)
+        look(self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
     guarded._relgraph_guard = True  # pyright: ignore[reportAttributeAccessIssue]
     setattr(PreTrainedModel, method, guarded)
 
 
-def _restore_after_making() -> None:
-    """Let each model that is made get the relations of its configuration; once."""
+def _look_after_making() -> None:
+    """Let each model that is made get the relations of its configuration, and check that the name serves it; once."""
     original = PreTrainedModel.post_init
     if hasattr(original, "_relgraph_guard"):
         return
@@ -140,12 +150,16 @@ def _restore_after_making() -> None:
             from relgraph.interop.transformers.adding import restore_relations  # which imports this module
 
             restore_relations(self)
+        if self.config._attn_implementation == NAME:
+            by_name.check_served(self)
 
     post_init._relgraph_guard = True  # pyright: ignore[reportAttributeAccessIssue]
     PreTrainedModel.post_init = post_init
 
 
 def _warn_of_relations(model: PreTrainedModel, *_: Any, **__: Any) -> None:
+    if not _has_relations(model):
+        return
     entry = getattr(model.config, saved.ENTRY, None)
     if entry is None:
         warnings.warn(
@@ -162,15 +176,24 @@ def _warn_of_relations(model: PreTrainedModel, *_: Any, **__: Any) -> None:
         )
 
 
-def _check_switch(_: PreTrainedModel, attn_implementation: Any, *__: Any, **___: Any) -> None:
-    """Raise ValueError unless all parts of a model that has relations keep the implementation that reads them."""
-    wanted = attn_implementation.values() if isinstance(attn_implementation, dict) else (attn_implementation,)
-    for name in wanted:
-        if name != NAME:
+def _has_relations(model: nn.Module) -> bool:
+    return any(isinstance(module, Relation) for module in model.modules())
+
+
+def _check_switch(model: PreTrainedModel, attn_implementation: Any, *_: Any, **__: Any) -> None:
+    """Raise ValueError unless all parts of a model that has relations keep the implementation that reads them.
+
+    Raise NotImplementedError if the name ``"relgraph"`` does not serve a model.
+    """
+    several = isinstance(attn_implementation, dict)
+    for name in attn_implementation.values() if several else (attn_implementation,):
+        if name != NAME and _has_relations(model):
             raise ValueError(
                 f"attn_implementation must stay {NAME!r} for a model with Relation modules, which no other reads, got "
                 f"{shown(name)}: delete the attribute relation of its attention modules first"
             )
+        if name == NAME:
+            by_name.check_served(model)
 
 
 def _joined(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:

@@ -26,7 +26,7 @@ MODELS = {
     "Esm": NO_DROPOUT | {"position_embedding_type": "rotary", "mask_token_id": 2, "token_dropout": False},
     "ModernBert": {"local_attention": 8},
     "Llama": {"eos_token_id": None, "attention_dropout": 0.0},
-    "Qwen3": {"eos_token_id": None, "head_dim": 16},
+    "Qwen3": {"eos_token_id": None, "head_dim": 16, "num_key_value_heads": 1},
     "T5": {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0},
 }
 skip_old = pytest.mark.skipif(not FIVE, reason="no attention interface before transformers 5")
@@ -40,7 +40,7 @@ def examples(count, seed):
     generator = torch.Generator().manual_seed(seed)
     found = []
     for _ in range(count):
-        length = int(torch.randint(6, 13, (1,), generator=generator))
+        length = int(torch.randint(14, 21, (1,), generator=generator))
         words = torch.randint(WORDS, (length,), generator=generator)
         parents = torch.tensor([-1] + [int(torch.randint(n, (1,), generator=generator)) for n in range(1, length)])
         targets = words[torch.where(parents < 0, torch.arange(length), parents)]
@@ -100,7 +100,7 @@ def test_the_word_at_my_parent(name, tmp_path):
     back = trainer_of(ours.from_pretrained(tmp_path), tmp_path, collator)
     assert back.evaluate()["eval_accuracy"] >= 0.98
     without = [one | {"relation_labels": _edgeless(len(one["input_ids"]))} for one in examples(200, 1)]
-    assert back.evaluate(without)["eval_accuracy"] <= 0.35
+    assert back.evaluate(without)["eval_accuracy"] <= 0.4  # that of a guess: the root has the most children
 
 
 def _edgeless(length):
