@@ -188,7 +188,7 @@ def row_vectors(labels: str, dtype: str, size: int) -> Configuration:
 
 
 def over_edges(size: int, dtype: str, kind: str) -> Iterator[Configuration]:
-    """The three kernels over listed pairs: with key and value tables of 32 labels, gates, maps, or none; 20 pairs per query."""
+    """The three kernels over listed pairs: with key and value tables of 32 labels, gates, maps, or none; degree 20."""
     maps = kind == "maps"
     for name in ("forward", "by_row", "by_key"):
         fn: Any = getattr(edge_kernels, f"{name}_kernel").fn

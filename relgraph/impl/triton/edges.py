@@ -219,7 +219,8 @@ def _arguments(problem: Problem, terms: Terms, mapped: Mapped | None) -> dict[st
         "N_q": query.shape[2], "C": problem.columns,
         "scale": problem.scale, "drop": problem.dropout_p, "bend": bend,
         "grow": 1.0 / (1.0 - problem.dropout_p) if problem.dropout_p < 1.0 else 0.0,
-        "H": heads, "GROUP": heads // (key.shape[1] if mapped is None else mapped.heads), "JOINT": _csr(problem).batch != 1,
+        "H": heads, "GROUP": heads // (key.shape[1] if mapped is None else mapped.heads),
+        "JOINT": _csr(problem).batch != 1,
         "SCORE": 1 + int(named), "enable_fp_fusion": True,
     }  # fmt: skip
 
