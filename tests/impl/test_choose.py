@@ -50,8 +50,10 @@ def test_what_the_kernels_do_not_do_goes_in_blocks(on_a_cpu):
         "no key_table with a batch axis with score=Additive; use impl='chunked'": [
             replace(given, score=rg.score.Additive(torch.zeros(2)), tables=(Tables(key=torch.zeros(1, 1, 3, 2)),))
         ],
-        "no edge_attr over all pairs; use impl='chunked'": [
-            replace(given, edge=EdgeVectors(torch.zeros(3, 2), None, None))
+        "no edge_key over all pairs with score=Additive; use impl='chunked'": [
+            replace(
+                given, score=rg.score.Additive(torch.zeros(2)), edge=EdgeVectors(torch.zeros(3, 2), torch.zeros(2, 2), None)
+            )
         ],
     }
     for reason, calls in refused.items():
