@@ -118,6 +118,7 @@ class RelationEncoderLayer(Layer):
         bank_features: Any = None,
         row_scores: Table = None,
         edge_attr: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Attend, then feed forward.
 
@@ -132,6 +133,7 @@ class RelationEncoderLayer(Layer):
                 :meth:`~relgraph.RelationAttention.forward`. ``row_scores`` are for the new rows only with a cache.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
             edge_attr: ``[E, F]``, a vector for each edge of the labels, for an attention with ``edge_dim``.
+            positions: ``[N]`` or ``[B, N]``, the position of each row.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.
@@ -159,6 +161,7 @@ class RelationEncoderLayer(Layer):
             z = self.self_attn(
                 x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
                 cache=cache, bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
+                positions=positions,
             )  # fmt: skip
             return self.dropout1(z)
 

@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
+from relgraph.impl import by_function
 from relgraph.impl.native import attend, build, problem
 from relgraph.impl.native import edges as native_edges
 from relgraph.impl.native.check import check_listed, check_tensors
@@ -79,7 +80,8 @@ def problem_of(labels, **changes):
         query=_draw(2, rows, 3), key=_draw(1, keys, 3), value=_draw(1, keys, 4), by_query=_draw(2, rows, columns),
         by_key=_draw(2, keys, columns), label_keys=None, label_values=None, label_queries=None, label_biases=None,
         key_gates=None, value_gates=None, value_maps=None, score_maps=None, score_weights=None, vector_maps=None,
-        vectors=None, mask=None, keep=None, seed=torch.tensor(7), label_weights=weights, plan=plan, causal=None, scale=0.5,
+        vector_queries=None, vectors=None, mask=None, keep=None, seed=torch.tensor(7), label_weights=weights, plan=plan,
+        causal=None, scale=0.5,
         dropout_p=0.0, columns=columns, need_sums=True, need_mass=False, mask_gradient=False, vectors_in_score=False,
         vectors_in_value=False, vectors_gradient=False, weights_gradient=weights is not None, score=None,
         plan_key=None,
@@ -557,3 +559,19 @@ def test_one_key_whose_row_has_a_step_of_one():
         for impl in ("native", "reference")
     )
     torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("kind", ["many distances", "function"])
+def test_heads_without_numbers(kind, monkeypatch):
+    """Queries of size 0 have room for no table; and blocks take their rows of them."""
+    monkeypatch.setattr(by_function, "BLOCK_IDS", 1)
+    monkeypatch.setattr(by_function, "FEWEST_ROWS", 2)
+    labels = rg.ClippedDistance(60)(6) if kind == "many distances" else KINDS["function"](6)
+    key = torch.zeros(labels.num_labels, 0, dtype=F64, requires_grad=True)
+    query = torch.zeros(3, 2, 6, 0, dtype=F64, requires_grad=True)
+    value = torch.randn(3, 2, 6, 4, dtype=F64, requires_grad=True)
+    found = []
+    for impl in ("native", "reference"):
+        z = rg.relation_attention(query, query, value, labels, key, impl=impl)
+        found.append([z, *torch.autograd.grad(z.sin().sum(), [query, value, key])])
+    assert_same(found[0], found[1], atol=1e-12)

@@ -18,7 +18,7 @@ from tests.cases import F64, KINDS, WEIGHTED, answer, call_of, make
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned"),
-    pytest.mark.skipif(build._compiler() is None, reason="there is no C++ compiler"),
+    pytest.mark.skipif(build.missing() is not None, reason=f"no compiled kernels: {build.missing()}"),
 ]
 
 ALONE = [kind for kind in KINDS if kind.startswith("edges only")]

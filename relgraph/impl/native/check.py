@@ -29,7 +29,7 @@ def check_tensors(problem: Problem) -> None:
         raise ValueError(f"query must be floating, got {problem.query.dtype}")
     if problem.columns != plan.columns:
         raise ValueError(f"columns must be the plan's, {plan.columns}, got {problem.columns}")
-    for name in ("label_queries", "key_gates", "value_gates", "vectors", "vector_maps"):
+    for name in ("label_queries", "key_gates", "value_gates", "vector_maps"):
         if getattr(problem, name) is not None:
             raise ValueError(f"{name} must be None over all pairs, got a tensor")
     shapes = [
@@ -49,7 +49,7 @@ def check_tensors(problem: Problem) -> None:
     if biases is not None:
         rows = rows_of_tables(plan)
         shapes.append(("label_biases", biases, (rows,) if biases.dim() == 1 else (heads, rows)))
-    shapes += _shapes_of_maps(problem)
+    shapes += _shapes_of_maps(problem) + _shapes_of_vectors(problem)
     if len(plan.parts) > 1:
         for name in ("score_maps", "value_maps"):
             if getattr(problem, name) is not None:
@@ -86,6 +86,22 @@ def _shapes_of_maps(problem: Problem) -> list[tuple[str, Tensor | None, tuple[in
             wanted = labels, width, width
             shapes.append((name, x, wanted if x.dim() == 3 else (heads, *wanted)))
     return shapes
+
+
+def _shapes_of_vectors(problem: Problem) -> list[tuple[str, Tensor | None, tuple[int, ...]]]:
+    """The wanted shapes of the vectors of listed pairs, and of what meets them in the score."""
+    vectors, queries, csr = problem.vectors, problem.vector_queries, problem.plan.parts[0].csr
+    if problem.vectors_in_score or (problem.score_weights is not None and queries is not None):
+        raise ValueError("vectors in the score must be given by vector_queries, and not with score_weights")
+    if vectors is None:
+        if queries is not None or problem.vectors_in_value:
+            raise ValueError("vectors must be given with vector_queries or in the value, got None")
+        return []
+    if csr is None or len(problem.plan.parts) > 1:
+        raise ValueError("vectors must be of listed pairs of the only part")
+    width = vectors.shape[-1]
+    by_query = *problem.query.shape[:3], width
+    return [("vectors", vectors, (csr.col.shape[0], width)), ("vector_queries", queries, by_query)]
 
 
 def rows_of_tables(plan: LabelPlan) -> int:
