@@ -65,9 +65,6 @@ GOOD_CALLS = {
     "transformers.RelationCollator": lambda: Good(
         ours.RelationCollator, {"collator": collate, "labeler": LABELER, "padding_side": "left"}
     ),
-    "transformers.RelationCollator.__call__": lambda: Good(
-        ours.RelationCollator(collate, LABELER), {"features": [{"input_ids": [1, 2], "relation_labels": GRAPH}]}
-    ),
     "transformers.RelgraphCallback": lambda: Good(ours.RelgraphCallback, {"families": ("t5",), "impl": "dense"}),
     "transformers.report": lambda: Good(ours.report, {"model": patched()}),
     "transformers.patch": lambda: Good(ours.patch, {"model": model(), "families": ("t5",), "impl": "dense"}),
