@@ -52,7 +52,9 @@ def test_what_the_kernels_do_not_do_goes_in_blocks(on_a_cpu):
         ],
         "no edge_key over all pairs with score=Additive; use impl='chunked'": [
             replace(
-                given, score=rg.score.Additive(torch.zeros(2)), edge=EdgeVectors(torch.zeros(3, 2), torch.zeros(2, 2), None)
+                given,
+                score=rg.score.Additive(torch.zeros(2)),
+                edge=EdgeVectors(torch.zeros(3, 2), torch.zeros(2, 2), None),
             )
         ],
     }
