@@ -96,20 +96,20 @@ FIRST, END = pd.Timestamp("2020-01-01"), pd.Timestamp("2026-01-01")
 def make_tables(contracts: int, seed: str) -> dict[str, pd.DataFrame]:
     """Random tables with this number of contracts, three for each customer."""
     rng = random.Random(seed)
-    signed, needs, visits = [], [], []
-    for contract in range(contracts):
+    signed, visits = [], []
+    needs = [SKILLS[contract % len(SKILLS)] for contract in range(contracts)]  # all, so that codes agree
+    rng.shuffle(needs)  # else the needs of a customer's other contracts would narrow down the answer
+    for contract, after in enumerate(needs):
         day = rng.randrange(DAYS // 4, 3 * DAYS // 4)
-        after = SKILLS[contract % len(SKILLS)]
         before = rng.choice([skill for skill in SKILLS if skill != after])
         signed.append(day)
-        needs.append(after)
         for skill, days in ((before, range(day)), (after, range(day + 1, DAYS))):
             visits += [(contract, rng.choice(days), skill) for _ in range(rng.randint(1, 3))]
     rng.shuffle(visits)
     held, day_of, skills = zip(*visits, strict=True)
     signed, day_of = (FIRST + pd.to_timedelta(days, "D") for days in (signed, day_of))
     owner = [contract // 3 for contract in range(contracts)]
-    cities = [CITIES[customer % len(CITIES)] for customer in range(owner[-1] + 1)]  # all, so that codes agree
+    cities = [CITIES[customer % len(CITIES)] for customer in range(owner[-1] + 1)]  # all of them too
     return {
         "customers": pd.DataFrame({"customer": range(len(cities)), "city": cities}),
         "contracts": pd.DataFrame({"contract": range(contracts), "customer": owner, "signed": signed, "need": needs}),

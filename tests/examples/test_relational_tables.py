@@ -20,6 +20,13 @@ def test_the_answer_follows_from_keys_and_days():
         assert need not in set(own[own.day < signed].skill) and len(own[own.day < signed]) > 0
 
 
+def test_the_needs_of_other_contracts_do_not_say_the_answer():
+    needs = example.make_tables(3000, "a long test")["contracts"].need
+    pairs = list(zip(needs[0::3], needs[1::3], needs[2::3], strict=True))
+    same = sum((a == b) + (a == c) + (b == c) for a, b, c in pairs) / (3 * len(pairs))
+    assert abs(same - 1 / 4) < 0.03  # as often as by chance; 3,000 pairs, a standard deviation of 0.008
+
+
 def test_a_sample_holds_all_visits_and_not_the_answer():
     for contract in range(30):
         sample = example.sample_of(DATABASE, contract)
