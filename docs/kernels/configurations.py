@@ -4,8 +4,9 @@ Tiles, warps and stages are those of a call (``relgraph.impl.triton.tiling``). N
 head-size``; *none* is the kernel compiled without labels. The rules apply to the half types without options at heads of
 64 and 128. Other sizes, float32 (multiplied without tensor cores) and options are only reported.
 
-*row_vectors* is the small kernel before both backward kernels. *edges* are the kernels over listed pairs, with and
-without 32 labels, with gates, and with maps by label; *segments* are the products and sums of these maps and gates.
+*row_vectors* is the small kernel before both backward kernels. *backward_mask* is the gradient of an added mask: the
+rules on spills and tensor cores apply to it. *edges* are the kernels over listed pairs, with and without 32 labels,
+with gates, and with maps by label; *segments* are the products and sums of these maps and gates.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from typing import Any
 import torch
 
 from docs.kernels.configuration import ARCHITECTURES, Configuration
-from relgraph.impl.triton import attention_kernels, edge_kernels, labeled_keys, segment_kernels, vector_kernels
+from relgraph.impl.triton import (
+    attention_kernels,
+    edge_kernels,
+    labeled_keys,
+    mask_kernel,
+    segment_kernels,
+    vector_kernels,
+)
 from relgraph.impl.triton.tiling import edge_tiling, product_size, tiling
 
 SIZES = (16, 32, 64, 128, 256)
@@ -40,7 +48,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 """The tensors that each option adds."""
 
 RARE = (
-    "keep_ptr", "dlse_ptr", "added_ptr", "factor_ptr", "again_ptr", "mass_ptr", "dmass_ptr",
+    "keep_ptr", "dlse_ptr", "added_ptr", "factor_ptr", "again_ptr", "mass_ptr", "dmass_ptr", "dadded_ptr",
     "kg_ptr", "vg_ptr", "ds_ptr", "kept_ptr", "at_ptr", "key_ptr",
     *(name for names in OPTIONS.values() for name in names),
 )  # fmt: skip
@@ -49,7 +57,7 @@ RARE = (
 IN_DTYPE = ("q_ptr", "k_ptr", "v_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
 POINTERS = {
     "mask_ptr": "*u8", "seed_ptr": "*i64", "ids_ptr": "*u8", "order_ptr": "*u8", "bounds_ptr": "*u8",
-    **dict.fromkeys(("blocks_ptr", "runs_ptr", "tiles_ptr"), "*i32"),
+    **dict.fromkeys(("blocks_ptr", "runs_ptr", "tiles_ptr", "key_blocks_ptr", "table_ptr", "columns_ptr"), "*i32"),
     **dict.fromkeys(("begin_ptr", "col_ptr", "row_ptr", "label_ptr", "pair_ptr", "at_ptr", "key_ptr"), "*i32"),
     **dict.fromkeys(("number_ptr", "start_ptr", "end_ptr", "list_ptr", "query_ptr"), "*i32"),
 }  # fmt: skip
@@ -74,6 +82,7 @@ def configurations() -> Iterator[Configuration]:
                     continue
                 for labels in LABELS:
                     yield from kernels(labels, dtype, size, arch)
+                    yield of_mask(labels, dtype, size, arch)
         for option in OPTIONS:
             for labels in LABELS:
                 if option != "query table" or labels != "none":
@@ -115,6 +124,36 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
         )
 
 
+def of_mask(labels: str, dtype: str, size: int, arch: int) -> Configuration:
+    """The gradient of an added mask, one number per pair and head for all batch rows."""
+    absent = LABELS[labels][1]
+    fn: Any = mask_kernel.backward_mask.fn
+    tiles = tiling("backward_mask", size, size, TYPES[dtype], divmod(arch, 10), by_distance=labels != "written")
+    constants = {
+        "D": size, "DV": size, "BD": product_size(size), "BDV": product_size(size), "BM": tiles.rows, "BN": tiles.keys,
+        "GROUP": 1, "PARTS": 1, "PACKED": False, "PRECISION": "ieee", "SCORE": 0, "NEGATED": False, "DROPOUT": 0,
+        "APART": False, "SUM_ROWS": False,
+    }  # fmt: skip
+    if labels != "written":
+        absent += ("table_ptr", "columns_ptr")
+    types = {"do_ptr": f"*{dtype}", "mask_ptr": f"*{dtype}"}
+    given = arguments(fn, dtype, constants, absent, ("mask_ptr",), types)
+    loop = "uniform" if labels == "none" else "mixed"
+    return Configuration(
+        f"backward_mask {labels} {dtype} {size}",
+        fn,
+        *given,
+        tiles.warps,
+        tiles.stages,
+        None if labels == "none" else f"backward_mask none {dtype} {size}",
+        loops=(loop,),
+        pairs=tiles.rows * tiles.keys,
+        turns={loop: 1},
+        archs=(arch,),
+        held=dtype != "fp32" and size in HELD,
+    )
+
+
 def arguments(
     fn: Any, dtype: str, constants: Mapping[str, Any], absent: tuple[str, ...], present: tuple[str, ...] = (),
     types: Mapping[str, str] = {},
@@ -149,7 +188,7 @@ def row_vectors(labels: str, dtype: str, size: int) -> Configuration:
 
 
 def over_edges(size: int, dtype: str, kind: str) -> Iterator[Configuration]:
-    """The three kernels over listed pairs: with key and value tables of 32 labels, gates, maps, or none; 20 pairs per query."""
+    """The three kernels over listed pairs: with key and value tables of 32 labels, gates, maps, or none; degree 20."""
     maps = kind == "maps"
     for name in ("forward", "by_row", "by_key"):
         fn: Any = getattr(edge_kernels, f"{name}_kernel").fn
@@ -177,7 +216,14 @@ def segments(size: int, dtype: str) -> Iterator[Configuration]:
     common = {"D": size, "BLOCK": block, "H": 8, "JOINT": False}
     blocks = {"BLOCKS": -(-size // block)}
     constants = {
-        "map_rows": {**common, **blocks, **precision, "TILE": labeled_keys.TILE, "STEP": labeled_keys.SLICE, "maps_i": 1},
+        "map_rows": {
+            **common,
+            **blocks,
+            **precision,
+            "TILE": labeled_keys.TILE,
+            "STEP": labeled_keys.SLICE,
+            "maps_i": 1,
+        },
         "map_gradients": {**common, **blocks, **precision, "STEP": labeled_keys.STEP},
         "gate_gradients": {**common, "BLOCK": max(product_size(size), 16), "STEP": 16, "GROUP": 1},
         "sum_rows": {"BLOCK": min(product_size(size), 512), "STEP": 8},

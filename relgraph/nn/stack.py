@@ -14,7 +14,7 @@ from relgraph.nn.cache import KVCache, LayerCache, StackCache, memory_labels_of_
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.layer_parts import Layer
-from relgraph.nn.made_labels import make_labels
+from relgraph.nn.made_labels import labels_at, make_labels
 from relgraph.nn.memory import labels_of_memory
 from relgraph.nn.plain import check_plain, check_plain_attention
 from relgraph.nn.table import check_label_names
@@ -164,6 +164,8 @@ class RelationEncoder(_Stack):
         labels: LabelsLike | Graph = None,
         cache: StackCache | None = None,
         bank_features: Any = None,
+        edge_attr: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Apply all layers, then the norm.
 
@@ -171,6 +173,7 @@ class RelationEncoder(_Stack):
             src: ``[B, N, E]``; this and all further arguments as in :meth:`~relgraph.RelationEncoderLayer.forward`.
             mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``; the layer's ``src_mask``.
             cache: from :meth:`~relgraph.RelationEncoder.new_cache`; a call that raises leaves it unchanged.
+            positions: ``[N]`` or ``[B, N]``, the position of each row, in all layers.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.
@@ -188,11 +191,16 @@ class RelationEncoder(_Stack):
         """
         caches = check_cache(cache, self.num_layers, KVCache)
         attention = self.layers[0].self_attn
-        labels = make_labels(attention.labeler, labels, "src", src, cache, attention._names.labels)
+        if positions is None:
+            labels = make_labels(attention.labeler, labels, "src", src, cache, attention._names.labels)
+        else:
+            labels = labels_at(attention, labels, positions, src, cache=cache)
+            positions = None if attention.rotary is None else positions  # the labels are made
         for layer, own in zip(self.layers, caches, strict=True):
             src = layer(
-                src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features
-            )
+                src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features,
+                edge_attr=edge_attr, positions=positions,
+            )  # fmt: skip
         return src if self.norm is None else self.norm(src)
 
 
@@ -240,6 +248,8 @@ class RelationDecoder(_Stack):
         memory_labels: LabelsLike = None,
         cache: StackCache | None = None,
         bank_features: Any = None,
+        edge_attr: Tensor | None = None,
+        memory_edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Apply all layers, then the norm.
 
@@ -275,6 +285,7 @@ class RelationDecoder(_Stack):
             tgt = layer(
                 tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
                 memory_is_causal, labels=labels, memory_labels=memory_labels, cache=own, bank_features=bank_features,
+                edge_attr=edge_attr, memory_edge_attr=memory_edge_attr,
             )  # fmt: skip
         return tgt if self.norm is None else self.norm(tgt)
 

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import nn
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.nn import GATv2Conv, RGATConv, RGCNConv, TransformerConv
+from torch_geometric.nn import GATv2Conv, GPSConv, RGATConv, RGCNConv, TransformerConv
 
 import relgraph as rg
 from tests.good_calls.graphs import graph
@@ -251,6 +251,7 @@ GOOD_CALLS = {
             "concat": True,
             "root_weight": True,
             "tables": ("key", "value"),
+            "edge_dim": 3,
         },
         also={"metadata": ("in_channels",)},
         accepts={"in_channels": ("number",)},
@@ -278,10 +279,23 @@ GOOD_CALLS = {
         },
         also={"x_dict": ("edge_index_dict",), "edge_index_dict": ("x_dict",)},
     ),
+    "RelationHeteroConv.forward (features of edges)": lambda: Good(
+        rg.pyg.RelationHeteroConv(8, 4, METADATA, 2, edge_dim={TRIPLE: 3}),
+        {
+            "x_dict": {"author": torch.randn(2, 8), "paper": torch.randn(3, 8)},
+            "edge_index_dict": {TRIPLE: torch.tensor([[0, 1], [0, 2]])},
+            "edge_attr_dict": {TRIPLE: torch.randn(2, 3)},
+        },
+        also={
+            "x_dict": ("edge_index_dict",),
+            "edge_index_dict": ("x_dict", "edge_attr_dict"),
+            "edge_attr_dict": ("edge_attr",),
+        },
+    ),
     "RelationHeteroConv.forward (data)": lambda: Good(_layers()["hetero"], {"x_dict": _hetero()}),
     "RelationGlobalAttention": lambda: Good(
         rg.pyg.RelationGlobalAttention,
-        {"channels": 8, **ATTENTION, "num_labels": 2, "tables": ("key", "value"), "impl": "dense"},
+        {"channels": 8, **ATTENTION, "num_labels": 2, "tables": ("key", "value"), "impl": "dense", "edge_dim": 3},
         also={"channels": ("heads",), "heads": ("channels",)},
         accepts={"num_labels": ("list",)},
     ),
@@ -314,6 +328,13 @@ GOOD_CALLS = {
         },
         {"x": ("labels", "batch"), "batch": ("labels",)},
     ),
+    "RelationGlobalAttention.forward (features of edges)": lambda: Good(
+        lambda x, edge_attr: rg.pyg.RelationGlobalAttention(8, 2, num_labels=3, edge_dim=2)(
+            x, rg.EdgeLabels(_index(), torch.tensor([0, 1, 0]), 3, q_len=3, default=2), edge_attr=edge_attr
+        ),
+        {"x": torch.randn(3, 8), "edge_attr": torch.randn(3, 2)},
+        {"x": ("labels",)},
+    ),
     "RelationConv.forward (data)": lambda: Good(rg.pyg.RelationConv(3, 4, num_relations=2, edge_dim=3), {"x": _data()}),
     "RelationGlobalAttention.forward (data)": lambda: Good(
         _layers()["labeler"], {"x": _data(), "labels": _data()}, {"x": ("labels", "data")}
@@ -327,6 +348,7 @@ GOOD_CALLS = {
     "from_gatv2_conv": lambda: Good(
         rg.pyg.from_gatv2_conv, {"conv": GATv2Conv(4, 8, heads=2, edge_dim=3, fill_value=0.0), "edge_types": True}
     ),
+    "from_gps_conv": lambda: Good(rg.pyg.from_gps_conv, {"conv": GPSConv(4, None, heads=2), "new_tables": "zero"}),
     "from_data": lambda: _read(_data()),
     "from_data (one-hot rows)": lambda: _read(_data(), edge_type="edge_attr", node_type="x"),
     "from_data (edge_index)": lambda: _holding("edge_index", torch.tensor([[0, 1], [1, 0]])),

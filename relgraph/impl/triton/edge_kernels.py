@@ -1,4 +1,5 @@
-"""Edges-only attention on a GPU: three kernels over the listed pairs; none stores anything per pair.
+"""Edges-only attention on a GPU: three kernels over the listed pairs. Only gradients of gates and of masks are stored
+per pair.
 
     forward     one program per (query, lane): its pairs in runs of E; output, log-sum-exp, sums by label
     by row      one program per (query, lane): α again from the log-sum-exp; gradients of the query and of B
@@ -221,13 +222,13 @@ def by_row_kernel(
     q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, kg_ptr, vg_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, col_ptr, at_ptr,
     label_ptr, again_ptr,
     o_ptr, lse_ptr, p_ptr, mass_ptr, do_ptr, dlse_ptr, dp_ptr, dmass_ptr, dq_ptr, db_ptr, delta_ptr,
-    ds_ptr, kept_ptr,
+    ds_ptr, kept_ptr, dadded_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bq_b, bq_h, bq_n, ck_b, ck_h, ck_n, do_b, do_h, do_n,
-    added_lane, factor_lane, kg_h, vg_h, N_q, C, PAIRS, scale, drop, grow, bend, D: tl.constexpr, DV: tl.constexpr,
+    added_lane, factor_lane, kg_h, vg_h, N_q, C, N_p, scale, drop, grow, bend, D: tl.constexpr, DV: tl.constexpr,
     DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr, H: tl.constexpr, GROUP: tl.constexpr,
     JOINT: tl.constexpr, MAPS_K: tl.constexpr, MAPS_V: tl.constexpr, SCORE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """One query in one lane: δ_i for the other pass, and the gradients of the query and of its row of B."""
+    """One query in one lane: δ_i for the other pass, and the gradients of the query, of its row of B and of masks."""
     batch, head, i, number, lane = _place(tl.program_id(0), N_q, H, JOINT)
     first, end = tl.load(begin_ptr + number), tl.load(begin_ptr + number + 1)
     d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
@@ -288,12 +289,14 @@ def by_row_kernel(
         kept = _kept(factor_ptr, factor_at, seed_ptr, again_ptr, pair, batch, head, i, col, live, drop, grow, PART)
         weight = tl.exp2(scores - lse)
         ds = _score_gradient(weight, product, kept, dp_ptr, dmass_ptr, row * C, label, delta)
+        if dadded_ptr is not None:
+            tl.store(dadded_ptr + lane.to(tl.int64) * N_p + pair, ds, mask=live)
         ds *= bent
         # what the gradients of gates need of each pair
         if ds_ptr is not None:
-            tl.store(ds_ptr + lane.to(tl.int64) * PAIRS + pair, ds * scale, mask=live)
+            tl.store(ds_ptr + lane.to(tl.int64) * N_p + pair, ds * scale, mask=live)
         if kept_ptr is not None:
-            tl.store(kept_ptr + lane.to(tl.int64) * PAIRS + pair, weight * kept, mask=live)
+            tl.store(kept_ptr + lane.to(tl.int64) * N_p + pair, weight * kept, mask=live)
         # dq, and sums by label (dB)
         dq += ds[:, None] * k
         if db_ptr is not None:
@@ -312,17 +315,17 @@ def by_key_kernel(
     q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, kg_ptr, vg_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, key_ptr, row_ptr,
     label_ptr, pair_ptr, again_ptr, lse_ptr, delta_ptr, do_ptr, dp_ptr, dmass_ptr, dk_ptr, dv_ptr, dc_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bq_b, bq_h, bq_n, ck_b, ck_h, ck_n, do_b, do_h, do_n,
-    added_lane, factor_lane, kg_h, vg_h, N_q, N_k, COUNT, C, scale, drop, grow, bend, D: tl.constexpr,
+    added_lane, factor_lane, kg_h, vg_h, N_q, N_k, N_own, C, scale, drop, grow, bend, D: tl.constexpr,
     DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr, H: tl.constexpr,
     GROUP: tl.constexpr, JOINT: tl.constexpr, MAPS_K: tl.constexpr, MAPS_V: tl.constexpr, SCORE: tl.constexpr,
     PART: tl.constexpr,
 ):  # fmt: skip
     """One key in one key lane, over the query heads that share it: gradients of key, value and of its rows of C.
 
-    There are COUNT keys, or labeled keys: these have one number of C, that of their label.
+    There are N_own keys, or labeled keys: these have one number of C, that of their label.
     """
-    batch, key_head, own, number, key_lane = _place(tl.program_id(0), COUNT, H // GROUP, JOINT)
-    into = (batch * (H // GROUP) + key_head) * COUNT + own
+    batch, key_head, own, number, key_lane = _place(tl.program_id(0), N_own, H // GROUP, JOINT)
+    into = (batch * (H // GROUP) + key_head) * N_own + own
     first, end = tl.load(begin_ptr + number), tl.load(begin_ptr + number + 1)
     d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
     j = own

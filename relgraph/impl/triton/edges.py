@@ -15,7 +15,7 @@ from torch import Tensor
 from relgraph import score
 from relgraph.call import Answer, Call
 from relgraph.impl import op
-from relgraph.impl.listed import Pattern, added_to_pairs, earlier_twins, given_factor
+from relgraph.impl.listed import Pattern, added_to_pairs, earlier_twins, given_factor, gradient_of_mask
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import free_maps, split_batched
 from relgraph.impl.triton.labeled_keys import LabeledKeys, Mapped, PairsByLabel, gate_gradient
@@ -83,7 +83,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
 def _gradients(
     problem: Problem, terms: Terms, plain: Outputs, grads: Outputs
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """The gradients of query, key, value, B and C, and those of gates and maps in the order of a problem."""
+    """The gradients of query, key, value, B, C, and those of gates, maps and the mask in their order in a problem."""
     from relgraph.impl.triton import edge_kernels
 
     query, key, value = problem.query, problem.key, problem.value
@@ -99,6 +99,8 @@ def _gradients(
     count, gates = pairs.col.shape[0], (problem.key_gates, problem.value_gates)
     lanes = query.shape[1] * (1 if _csr(problem).batch != 1 else query.shape[0])
     noted = [None if gate is None else delta.new_zeros(lanes, count) for gate in gates]
+    added = delta.new_empty(lanes, count) if problem.mask_gradient else None
+    stored = any(x is not None for x in (*noted, added))
     shared = {
         **_arguments(problem, terms, mapped), **_strides("do", grads.output),
         "lse_ptr": plain.lse, "delta_ptr": delta, "do_ptr": grads.output, "dp_ptr": grads.sums,
@@ -109,16 +111,19 @@ def _gradients(
     if queries := delta.numel():
         by_row[(queries,)](
             **shared, **pairs.by_row(problem), o_ptr=plain.output, p_ptr=plain.sums, mass_ptr=plain.mass,
-            dlse_ptr=grads.lse, dq_ptr=dq, db_ptr=db, ds_ptr=noted[0], kept_ptr=noted[1], PAIRS=count,
+            dlse_ptr=grads.lse, dq_ptr=dq, db_ptr=db, ds_ptr=noted[0], kept_ptr=noted[1], dadded_ptr=added,
+            N_p=count if stored else 0,
         )  # fmt: skip
     if keys := dk.shape[:3].numel():
         by_key[(keys,)](
-            **shared, **pairs.by_key(problem), N_k=key.shape[2], COUNT=dk.shape[2], dk_ptr=dk, dv_ptr=dv, dc_ptr=dc
+            **shared, **pairs.by_key(problem), N_k=key.shape[2], N_own=dk.shape[2], dk_ptr=dk, dv_ptr=dv, dc_ptr=dc
         )  # fmt: skip
     of_maps = _gate_gradients(problem, noted, grads.output)
     if mapped is not None:
         (dk, dv), more = mapped.gradients(dk, dv)
         of_maps += more
+    if added is not None:
+        of_maps.append(gradient_of_mask(problem, added))
     return [dq, dk, dv, db, dc], of_maps
 
 
@@ -214,7 +219,8 @@ def _arguments(problem: Problem, terms: Terms, mapped: Mapped | None) -> dict[st
         "N_q": query.shape[2], "C": problem.columns,
         "scale": problem.scale, "drop": problem.dropout_p, "bend": bend,
         "grow": 1.0 / (1.0 - problem.dropout_p) if problem.dropout_p < 1.0 else 0.0,
-        "H": heads, "GROUP": heads // (key.shape[1] if mapped is None else mapped.heads), "JOINT": _csr(problem).batch != 1,
+        "H": heads, "GROUP": heads // (key.shape[1] if mapped is None else mapped.heads),
+        "JOINT": _csr(problem).batch != 1,
         "SCORE": 1 + int(named), "enable_fp_fusion": True,
     }  # fmt: skip
 

@@ -143,9 +143,7 @@ class Mapped:
     def empty(self, width: int) -> Tensor:
         """Room for rows of labeled keys, ``[1 or B, G, U, width]``, float32."""
         batch = self.lanes // self.heads
-        return self.problem.query.new_empty(
-            batch, self.heads, self.labeled.key.shape[0], width, dtype=torch.float32
-        )
+        return self.problem.query.new_empty(batch, self.heads, self.labeled.key.shape[0], width, dtype=torch.float32)
 
     def gradients(self, dk: Tensor, dv: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Gradients of key and value, and of the maps that are given, of values first, from those of labeled keys."""

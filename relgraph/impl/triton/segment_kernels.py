@@ -126,7 +126,7 @@ def gate_gradients_kernel(
 def sum_rows_kernel(
     rows_ptr, begin_ptr, list_ptr, out_ptr, SUMS, ROWS_IN, WIDTH, BLOCKS, BLOCK: tl.constexpr, STEP: tl.constexpr
 ):  # fmt: skip
-    """One sum in one lane, BLOCK numbers of the rows from ``begin[n]`` to ``begin[n + 1]``, of the list if there is one."""
+    """One sum in one lane: BLOCK numbers of the rows ``begin[n]`` to ``begin[n + 1]``, of the list if there is one."""
     program = tl.program_id(0)
     block, n = program % BLOCKS, program // BLOCKS % SUMS
     lane = (program // BLOCKS // SUMS).to(tl.int64)
