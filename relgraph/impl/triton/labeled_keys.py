@@ -94,7 +94,7 @@ class LabeledKeys(NamedTuple):
         begin = torch.searchsorted(label, torch.arange(num_labels + 2, device=label.device))
         sorted_key, by_key = key.sort(stable=True)
         key_begin = torch.searchsorted(sorted_key, torch.arange(keys + 1, device=key.device))
-        made = (x.to(torch.int32) for x in (key, of_pair, by_key, key_begin))
+        made: list[Any] = [x.to(torch.int32) for x in (key, of_pair, by_key, key_begin)]
         return cls(*made, *(Tiles.of(begin, key.shape[0], size) for size in (TILE, ROWS_A_SUM)))
 
 
@@ -118,7 +118,7 @@ class PairsByLabel(NamedTuple):
         labels, (batch, _, key) = plan.num_labels[0], listed_pairs(plan, csr)
         label, order = csr.ids.long().masked_fill(csr.ids < 0, labels).sort(stable=True)
         begin = torch.searchsorted(label, torch.arange(labels + 2, device=label.device))
-        made = (x.to(torch.int32) for x in (order, csr.row[order], (key + batch * plan.k_len)[order]))
+        made: list[Any] = [x.to(torch.int32) for x in (order, csr.row[order], (key + batch * plan.k_len)[order])]
         return cls(*made, Tiles.of(begin, order.shape[0], PAIRS_A_SUM))
 
 
