@@ -282,4 +282,4 @@ def _pairs(problem: Problem, csr: Csr, with_maps: bool) -> KernelPairs:
     if csr.parallel:
         of_pairs = earlier_twins(csr.row, csr.col)
         again = [of_pairs, of_pairs[pattern.by_col].contiguous()]
-    return KernelPairs(*pairs, *again, labeled)
+    return KernelPairs(*pairs, *again, labeled=labeled)

@@ -119,7 +119,7 @@ class PairsByLabel(NamedTuple):
         label, order = csr.ids.long().masked_fill(csr.ids < 0, labels).sort(stable=True)
         begin = torch.searchsorted(label, torch.arange(labels + 2, device=label.device))
         made: list[Any] = [x.to(torch.int32) for x in (order, csr.row[order], (key + batch * plan.k_len)[order])]
-        return cls(*made, Tiles.of(begin, order.shape[0], PAIRS_A_SUM))
+        return cls(*made, sums=Tiles.of(begin, order.shape[0], PAIRS_A_SUM))
 
 
 class Mapped:
