@@ -142,11 +142,16 @@ def forward(problem: Problem, terms: Terms) -> Outputs:
     return terms.with_value_term(Outputs(output, lse, sums, mass))
 
 
-def backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
-    """Gradients of query, key, value, B, C, of the tables and of the mask."""
+def backward(
+    problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs, *, single: bool = False
+) -> list[Tensor | None]:
+    """Gradients of query, key, value, B, C, of the tables and of the mask.
+
+    ``single`` asks for those of key and value in float32, to add them up.
+    """
     outputs = whole_outputs(outputs)
     plain, incoming = terms.without_value_term(outputs), terms.whole_incoming(incoming)
-    grads = _backward(problem, terms, plain, incoming)
+    grads = _backward(problem, terms, plain, incoming, single=single)
     if incoming.mass is not None:
         of_mass = Outputs(None, None, incoming.mass, None)
         more = _backward(_without_dropout(problem), terms, plain._replace(sums=outputs.mass), of_mass)
@@ -180,9 +185,12 @@ def _forward(problem: Problem, terms: Terms) -> tuple[Tensor, Tensor, Tensor | N
     return output, lse, sums
 
 
-def _backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
+def _backward(
+    problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs, *, single: bool = False
+) -> list[Tensor | None]:
     query, key, value = problem.query, problem.key, problem.value
-    dq, dk, dv = (x.new_empty(x.shape) for x in (query, key, value))
+    dq = query.new_empty(query.shape)
+    dk, dv = (x.new_empty(x.shape, dtype=torch.float32 if single else x.dtype) for x in (key, value))
     db, dc = (None if x is None else torch.zeros_like(x) for x in (terms.by_query, terms.by_key))
     if _is_empty(problem):
         of_mask = torch.zeros_like(problem.mask) if problem.mask_gradient and problem.mask is not None else None
