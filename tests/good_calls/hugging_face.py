@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 import transformers
 
@@ -35,12 +37,7 @@ def llama():
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=9))
 
 
-class Fast:
-    """What a fast tokenizer gives for one text of two words."""
-
-    word_ids, sequence_ids, offsets = [None, 0, 1, 1], [None, 0, 0, 0], [(0, 0), (0, 3), (4, 6), (6, 8)]
-
-
+WORDS = {"word_ids": [None, 0, 1, 1], "sequence_ids": [None, 0, 0, 0], "offsets": [(0, 0), (0, 3), (4, 6), (6, 8)]}
 GRAPH = rg.Graph(torch.tensor([[0], [1]]), 2, edge_type=torch.tensor([0]))
 LABELER = rg.EdgeType(1, attend="all")
 
@@ -57,13 +54,16 @@ GOOD_CALLS = {
     ),
     "transformers.align": lambda: Good(
         ours.align,
-        {"encoding": Fast(), "graph": GRAPH, "pieces": "first", "spans": [(0, 3), (4, 8)], "sequence": 0},
+        {
+            "encoding": SimpleNamespace(**WORDS),
+            "graph": GRAPH,
+            "pieces": "first",
+            "spans": [(0, 3), (4, 8)],
+            "sequence": 0,
+        },
     ),
     "transformers.RelationCollator": lambda: Good(
         ours.RelationCollator, {"collator": collate, "labeler": LABELER, "padding_side": "left"}
-    ),
-    "transformers.RelationCollator.__call__": lambda: Good(
-        ours.RelationCollator(collate, LABELER), {"features": [{"input_ids": [1, 2], "relation_labels": GRAPH}]}
     ),
     "transformers.RelgraphCallback": lambda: Good(ours.RelgraphCallback, {"families": ("t5",), "impl": "dense"}),
     "transformers.report": lambda: Good(ours.report, {"model": patched()}),

@@ -8,7 +8,7 @@ first of these that works is taken:
 2. the library of the installation for the newest kind of processor whose instructions this one has.
 
 Each process reads ``RELGRAPH_NATIVE`` once; 0 turns the kernels off. For the reasons and the alternatives see
-docs/decisions/0042-kernels-come-with-the-package.md.
+docs/decisions/0043-kernels-come-with-the-package.md.
 """
 
 from __future__ import annotations

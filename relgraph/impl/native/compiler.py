@@ -1,6 +1,6 @@
 """How the kernels become a shared library: the compiler, its flags, and the folder that keeps what it made.
 
-This file imports the standard library only, so that ``setup.py`` can run it where no torch is installed. Three
+This file imports the standard library only, so that ``packaging`` can run it where no torch is installed. Three
 environment variables decide what is made and where it is kept:
 
 - ``RELGRAPH_CACHE`` is the folder of libraries; else ``relgraph`` in ``XDG_CACHE_HOME`` or ``~/.cache``.

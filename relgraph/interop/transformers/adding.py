@@ -22,7 +22,7 @@ from relgraph.arguments.brief import shown
 from relgraph.interop.transformers import saved
 from relgraph.interop.transformers.batching import repeated
 from relgraph.interop.transformers.by_name import NAME, through_interface
-from relgraph.interop.transformers.interface import register
+from relgraph.interop.transformers.interface import RESTORED_BY, register
 from relgraph.interop.transformers.patching import Patched, Report, Unpatched
 from relgraph.interop.transformers.relation import LABELS, Relation
 from relgraph.interop.transformers.self_attention import head_size_of
@@ -176,6 +176,9 @@ def restore_relations(model: PreTrainedModel) -> None:
             module.config._attn_implementation = NAME
     model.config._attn_implementation = NAME
     _take_labels(model, labeler)
+
+
+RESTORED_BY.append(restore_relations)
 
 
 def _is_decoder_of_two(model: Any) -> bool:

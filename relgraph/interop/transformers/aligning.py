@@ -65,8 +65,8 @@ def align(
         torch.Size([1, 3, 3])
     """
     check.choice("pieces", pieces, PIECES)
-    if sequence not in (None, 0, 1):
-        raise ValueError(f"sequence must be None, 0 or 1, got {shown(sequence)}")
+    if sequence is not None:
+        check.integer("sequence", sequence, minimum=0, maximum=1)
     texts = getattr(encoding, "encodings", None)
     if texts is None:
         texts = [encoding] if hasattr(encoding, "word_ids") and hasattr(encoding, "offsets") else None
@@ -91,6 +91,8 @@ def _aligned(text: Any, graph: Any, spans: Any, pieces: str, sequence: int | Non
         nodes, packed = graph.num_nodes, graph.ptr is not None
     else:
         nodes, packed = graph.q_len, graph.packed or graph.batch_size != 1 or graph.q_len != graph.k_len
+    if graph.device is not None and graph.device.type == "meta":
+        raise ValueError(f"graph must hold data, got {graph!r} on the device meta")
     if packed:
         raise ValueError(f"graph must be of one text, got {graph!r}: give a list with one for each text")
     words = torch.tensor(list(_words(text, spans, nodes, sequence)), dtype=torch.long)
@@ -115,9 +117,16 @@ def _words(text: Any, spans: Any, nodes: int, sequence: int | None) -> Iterator[
 
 def _span_of(spans: Any, nodes: int) -> Any:
     """A function from the characters of a token to the node with the smallest span around them."""
-    given = torch.as_tensor(spans)
+    if not isinstance(spans, Tensor):
+        pairs = [
+            check.items("spans", pair, "pairs of integers", most=2) for pair in check.items("spans", spans, "pairs")
+        ]
+        spans = torch.tensor([[check.integer("spans", end) for end in pair] for pair in pairs if len(pair) == 2])
+    given = spans
     if given.dim() != 2 or given.shape[1] != 2 or given.shape[0] != nodes or given.is_floating_point():
-        raise ValueError(f"spans must be integers [N, 2] with a row for each of {nodes} nodes, got {list(given.shape)}")
+        raise ValueError(
+            f"spans must be integers [N, 2] with a row for each of {nodes} nodes of graph, got {list(given.shape)}"
+        )
     first, last = given.unbind(1)
 
     def node(start: int, stop: int) -> int:

@@ -51,8 +51,8 @@ class RelationCollator:
         padding_side: str | None = None,
     ) -> None:
         for name, value in (("collator", collator), ("labeler", labeler)):
-            if not callable(value) and (name == "collator" or value is not None):
-                raise TypeError(f"{name} must be callable, got {shown(value)}")
+            if isinstance(value, type) or not (callable(value) or (name == "labeler" and value is None)):
+                raise TypeError(f"{name} must be callable, and no class, got {shown(value)}")
         side = getattr(getattr(collator, "tokenizer", None), "padding_side", "right")
         self.collator, self.labeler = collator, labeler
         self.padding_side = side if padding_side is None else check.choice("padding_side", padding_side, SIDES)
@@ -67,10 +67,16 @@ class RelationCollator:
             The batch of the collator, with ``relation_labels``.
 
         Raises:
-            TypeError: an entry of the column that is neither Labels nor what the labeler reads.
-            ValueError: a text without the column, or labels that cannot be in one batch.
+            TypeError: features that are no mappings, or an entry of the column that is neither Labels nor what the
+                labeler reads.
+            ValueError: no texts, a text without the column, or labels that cannot be in one batch.
         """
+        features = check.items("features", features, "a list of mappings")
+        if not features:
+            raise ValueError("features must hold at least one text, got none")
         for feature in features:
+            if not isinstance(feature, Mapping):
+                raise TypeError(f"features must be a list of mappings, got one with {type(feature).__name__}")
             if feature.get(LABELS) is None:
                 raise ValueError(
                     f"features must have the column {LABELS!r}, got {', '.join(feature)}: Trainer drops columns that "

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, TrainerCallback
 
 from relgraph.interop.transformers.by_name import NAME, through_interface
 from relgraph.interop.transformers.interface import register
-from relgraph.interop.transformers.patching import Report, patch, report
+from relgraph.interop.transformers.patching import Report, chosen_families, patch, report
 
 
 class RelgraphCallback(TrainerCallback):
@@ -26,6 +26,9 @@ class RelgraphCallback(TrainerCallback):
         families: as in :func:`~relgraph.interop.transformers.patch`.
         impl: as in :func:`~relgraph.interop.transformers.patch`.
 
+    Raises:
+        TypeError, ValueError: the errors of ``patch`` about ``families`` and ``impl``.
+
     Example:
         >>> from transformers import T5Config, T5EncoderModel, Trainer, TrainingArguments
         >>> sizes = dict(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=2, num_heads=2)
@@ -37,7 +40,8 @@ class RelgraphCallback(TrainerCallback):
     """
 
     def __init__(self, families: Iterable[str] | None = None, impl: str | None = None) -> None:
-        self.families = None if families is None else tuple(families)
+        chosen = chosen_families(families, impl)
+        self.families = None if families is None else tuple(chosen)
         self.impl = impl
         self.report: Report | None = None
 

@@ -23,6 +23,9 @@ from relgraph.interop.transformers.common import SINKS, compute, refuse, trimmed
 from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, offset_of
 from relgraph.score import Softcap
 
+RESTORED_BY: list[Callable[[PreTrainedModel], None]] = []
+"""What gives a model that is being made the relations of its configuration; ``adding``, which imports this, adds it."""
+
 
 def masks(**given: Any) -> Tensor | None:
     """The mask that transformers makes for fused attention, which says where in the cache its queries begin.
@@ -147,9 +150,8 @@ def _look_after_making() -> None:
     def post_init(self: PreTrainedModel) -> None:
         original(self)
         if getattr(self.config, saved.ENTRY, None) is not None:
-            from relgraph.interop.transformers.adding import restore_relations  # which imports this module
-
-            restore_relations(self)
+            for restore in RESTORED_BY:
+                restore(self)
         if self.config._attn_implementation == NAME:
             by_name.check_served(self)
 

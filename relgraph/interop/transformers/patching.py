@@ -101,9 +101,7 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
         >>> torch.allclose(model(tokens).last_hidden_state, before, atol=1e-5)
         True
     """
-    chosen = _chosen(families)
-    if impl is not None:
-        check.choice("impl", impl, tuple(IMPLEMENTATIONS))
+    chosen = chosen_families(families, impl)
     found, unpatched = [], []
     for name, module in _candidates(model):
         mixin, family, why = _looked_up(module, chosen)
@@ -193,8 +191,10 @@ def unpatch(model: nn.Module) -> int:
     return len(patched) + by_name.leave(model)
 
 
-def _chosen(families: Any) -> dict[str, Family]:
-    """The families of these names."""
+def chosen_families(families: Any, impl: Any) -> dict[str, Family]:
+    """The families of these names; raise an error unless they exist, and the implementation."""
+    if impl is not None:
+        check.choice("impl", impl, tuple(IMPLEMENTATIONS))
     known = all_families()
     if families is None:
         return known

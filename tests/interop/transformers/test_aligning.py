@@ -98,8 +98,8 @@ def test_bad_input(tokenizer):
         ({"graph": rg.Graph.batch([graph, graph])}, ValueError, "graph must be of one text, got Graph"),
         ({"graph": rg.Graph(torch.zeros(2, 0, dtype=torch.long), 1)}, ValueError, "a node for each of 2 words.* got 1"),
         ({"pieces": "last"}, ValueError, "pieces"),
-        ({"sequence": 2}, ValueError, "sequence must be None, 0 or 1, got 2"),
-        ({"spans": [(0, 3)]}, ValueError, r"spans must be integers \[N, 2\] with a row for each of 2 nodes, got \[1, 2\]"),
+        ({"sequence": 2}, ValueError, "sequence must be .*got 2"),
+        ({"spans": [(0, 3)]}, ValueError, r"spans must be integers \[N, 2\] with a row for each of 2 nodes of graph, got \[1, 2\]"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
             align(**{"encoding": encoding, "graph": graph} | given)

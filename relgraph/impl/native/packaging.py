@@ -1,4 +1,6 @@
-"""The compiled kernels of an installation; all other settings are in pyproject.toml.
+"""The commands by which setuptools adds compiled kernels to an installation; pyproject.toml names them.
+
+setuptools loads this file by its path, without relgraph, whose imports a fresh environment may lack.
 
 An installation from a checkout or an sdist compiles the kernels for this processor if there is a C++ compiler; without
 one it says nothing, and relgraph computes by plain torch. An editable installation keeps the library in the user's
@@ -15,7 +17,6 @@ import runpy
 import shutil
 from pathlib import Path
 
-from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
@@ -56,6 +57,3 @@ class Wheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         """Python, ABI and platform."""
         return "py3", "none", super().get_tag()[2]
-
-
-setup(cmdclass={"build_py": Build, "bdist_wheel": Wheel})
