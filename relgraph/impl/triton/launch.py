@@ -71,13 +71,13 @@ class _Launch:
         }  # fmt: skip
 
     def tiles(
-        self, kernel: str, *, sort: bool, transposed: bool = False, by_place: bool = False
+        self, kernel: str, *, sort: bool, transposed: bool = False, by_place: bool = False, single: bool = False
     ) -> tuple[dict[str, Any], TileMap]:
         """The tiles of a kernel: its arguments, and the map; ``sort`` for sums by label of written-out ids."""
         problem, query = self.problem, self.query
         size, value_size = query.shape[3], self.value.shape[3]
         chosen: Tiling = tiling(
-            kernel, size, value_size, query.dtype, capability(query.device), by_distance=self.affine
+            kernel, size, value_size, query.dtype, capability(query.device), by_distance=self.affine, single=single
         )
         step = chosen.step if sort and not self.affine else 0
         tiles = tile_map(
@@ -197,7 +197,7 @@ def _backward(
         return [dq.zero_(), dk.zero_(), dv.zero_(), db, dc, of_mask]
     launch = _Launch(problem, terms)
     of_rows, rows = launch.tiles("backward_rows", sort=db is not None)
-    of_keys, keys = launch.tiles("backward_keys", sort=dc is not None, transposed=True)
+    of_keys, keys = launch.tiles("backward_keys", sort=dc is not None, transposed=True, single=single)
     by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
     with torch.cuda.device_of(query):
         do, delta, less, rest = _row_vectors(launch, outputs, incoming, keys)
