@@ -9,6 +9,7 @@ In the order in which data meets them:
 - ``tiling``: tile sizes, warps and stages by head size, dtype and GPU.
 - ``tables``: the terms of tables: B and C before the kernels, the value term after them, and their gradients; around
   the primitive for tables with a batch axis.
+- ``row_blocks``: long tables by distance, whose B is large: blocks of query rows that read slices.
 - ``launch``: strides and arguments of each launch.
 - ``tile_map``, ``tile_ids``: which tiles of pairs a kernel visits, and the ids of those with several labels.
 - ``attention_kernels``, ``attention_pieces``: the kernels over tiles, and the code that they share. They sum up P.

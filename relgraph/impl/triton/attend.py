@@ -13,9 +13,10 @@ from relgraph.call import Answer, Call, Tables
 from relgraph.impl import op
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import split_batched, split_mass, with_zero_row
-from relgraph.impl.triton import limits
+from relgraph.impl.triton import limits, row_blocks
 from relgraph.impl.triton.edges import attend_listed
 from relgraph.impl.triton.limits import kernels
+from relgraph.impl.triton.row_blocks import rows_of_block
 from relgraph.impl.triton.tables import Terms, joined, run
 from relgraph.impl.triton.virtual import Virtual, virtual_of
 from relgraph.labels.memory import Memory
@@ -47,13 +48,19 @@ def attend(call: Call) -> Answer:
 def _forward(problem: Problem) -> Outputs:
     from relgraph.impl.triton import launch
 
-    return launch.forward(problem, _terms(problem))
+    dead, size = _dead(problem), rows_of_block(problem)
+    if size is not None:
+        return row_blocks.forward(problem, size, dead)
+    return launch.forward(problem, Terms(problem, dead))
 
 
 def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     from relgraph.impl.triton import launch
 
-    return launch.backward(problem, _terms(problem), outputs, incoming)
+    dead, size = _dead(problem), rows_of_block(problem)
+    if size is not None:
+        return row_blocks.backward(problem, size, dead, outputs, incoming)
+    return launch.backward(problem, Terms(problem, dead), outputs, incoming)
 
 
 op.plug(
@@ -61,12 +68,12 @@ op.plug(
 )
 
 
-def _terms(problem: Problem) -> Terms:
+def _dead(problem: Problem) -> Tensor | None:
+    """Which columns are of pairs that do not attend, if there are any."""
     by_distance = virtual_of(problem.plan)
     if by_distance is None or NOT_ATTENDING not in by_distance.columns:
-        return Terms(problem)
-    columns = _constant(by_distance.columns, problem.query.device)
-    return Terms(problem, columns == NOT_ATTENDING)
+        return None
+    return _constant(by_distance.columns, problem.query.device) == NOT_ATTENDING
 
 
 def _by_column(tables: Tables, labels: Virtual, num_labels: int) -> Tables:

@@ -71,13 +71,13 @@ class _Launch:
         }  # fmt: skip
 
     def tiles(
-        self, kernel: str, *, sort: bool, transposed: bool = False, by_place: bool = False
+        self, kernel: str, *, sort: bool, transposed: bool = False, by_place: bool = False, single: bool = False
     ) -> tuple[dict[str, Any], TileMap]:
         """The tiles of a kernel: its arguments, and the map; ``sort`` for sums by label of written-out ids."""
         problem, query = self.problem, self.query
         size, value_size = query.shape[3], self.value.shape[3]
         chosen: Tiling = tiling(
-            kernel, size, value_size, query.dtype, capability(query.device), by_distance=self.affine
+            kernel, size, value_size, query.dtype, capability(query.device), by_distance=self.affine, single=single
         )
         step = chosen.step if sort and not self.affine else 0
         tiles = tile_map(
@@ -142,11 +142,16 @@ def forward(problem: Problem, terms: Terms) -> Outputs:
     return terms.with_value_term(Outputs(output, lse, sums, mass))
 
 
-def backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
-    """Gradients of query, key, value, B, C, of the tables and of the mask."""
+def backward(
+    problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs, *, single: bool = False
+) -> list[Tensor | None]:
+    """Gradients of query, key, value, B, C, of the tables and of the mask.
+
+    ``single`` asks for those of key and value in float32, to add them up.
+    """
     outputs = whole_outputs(outputs)
     plain, incoming = terms.without_value_term(outputs), terms.whole_incoming(incoming)
-    grads = _backward(problem, terms, plain, incoming)
+    grads = _backward(problem, terms, plain, incoming, single=single)
     if incoming.mass is not None:
         of_mass = Outputs(None, None, incoming.mass, None)
         more = _backward(_without_dropout(problem), terms, plain._replace(sums=outputs.mass), of_mass)
@@ -180,16 +185,19 @@ def _forward(problem: Problem, terms: Terms) -> tuple[Tensor, Tensor, Tensor | N
     return output, lse, sums
 
 
-def _backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
+def _backward(
+    problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs, *, single: bool = False
+) -> list[Tensor | None]:
     query, key, value = problem.query, problem.key, problem.value
-    dq, dk, dv = (x.new_empty(x.shape) for x in (query, key, value))
+    dq = query.new_empty(query.shape)
+    dk, dv = (x.new_empty(x.shape, dtype=torch.float32 if single else x.dtype) for x in (key, value))
     db, dc = (None if x is None else torch.zeros_like(x) for x in (terms.by_query, terms.by_key))
     if _is_empty(problem):
         of_mask = torch.zeros_like(problem.mask) if problem.mask_gradient and problem.mask is not None else None
         return [dq.zero_(), dk.zero_(), dv.zero_(), db, dc, of_mask]
     launch = _Launch(problem, terms)
     of_rows, rows = launch.tiles("backward_rows", sort=db is not None)
-    of_keys, keys = launch.tiles("backward_keys", sort=dc is not None, transposed=True)
+    of_keys, keys = launch.tiles("backward_keys", sort=dc is not None, transposed=True, single=single)
     by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
     with torch.cuda.device_of(query):
         do, delta, less, rest = _row_vectors(launch, outputs, incoming, keys)

@@ -45,7 +45,7 @@ def run(
     """
     by_query = None
     if inside.rows is not None:
-        by_query = _whole(inside.rows.float(), columns, -1)
+        by_query = padded(inside.rows.float(), columns, -1)
     more = score_tables(call.query, outside, sizes, call.scale, torch.float32)
     if more is not None:
         by_query = more[..., :columns] if by_query is None else more[..., :columns] + by_query
@@ -76,9 +76,9 @@ class Terms:
         self.problem = problem
         self.queries = self.key_rows = self.keys = self.query_rows = None
         if problem.label_keys is not None:
-            self.queries, self.key_rows = _single(problem.query), _whole(problem.label_keys, problem.columns).float()
+            self.queries, self.key_rows = _single(problem.query), padded(problem.label_keys, problem.columns).float()
         if problem.label_queries is not None:
-            self.keys, self.query_rows = _single(problem.key), _whole(problem.label_queries, problem.columns).float()
+            self.keys, self.query_rows = _single(problem.key), padded(problem.label_queries, problem.columns).float()
         self.by_query = self._by_query(dead)
         self.by_key = self._by_key()
 
@@ -90,7 +90,7 @@ class Terms:
             found = scores if found is None else scores.add_(found)  # a sum: one part by a table, another by row
         if problem.label_biases is not None:
             bias = problem.label_biases if problem.label_biases.dim() == 1 else problem.label_biases[:, None]
-            bias = _whole(bias, problem.columns, -1)
+            bias = padded(bias, problem.columns, -1)
             if found is None:
                 found = bias.float().expand(*problem.query.shape[:3], -1).contiguous()
             else:
@@ -134,7 +134,7 @@ class Terms:
         output, lse, sums, mass = (None if grad is None else _single(grad) for grad in incoming[:4])
         table = self.problem.label_values
         if table is not None and output is not None:
-            more = _product(output, _whole(table, self.problem.columns).float())
+            more = _product(output, padded(table, self.problem.columns).float())
             sums = more if sums is None else sums + more
         return Outputs(output, lse, sums, mass)
 
@@ -224,7 +224,7 @@ def _single(x: Tensor) -> Tensor:
     return x.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
 
 
-def _whole(table: Tensor, columns: int, dim: int = -2) -> Tensor:
+def padded(table: Tensor, columns: int, dim: int = -2) -> Tensor:
     """The table with a row for every column."""
     return table if table.shape[dim] == columns else with_zero_row(table, dim)
 

@@ -21,8 +21,9 @@ class Tiling:
 
 @lru_cache(maxsize=256)
 def tiling(
-    kernel: str, size: int, value_size: int, dtype: torch.dtype, capability: tuple[int, int], *, by_distance: bool
-) -> Tiling:
+    kernel: str, size: int, value_size: int, dtype: torch.dtype, capability: tuple[int, int], *, by_distance: bool,
+    single: bool = False,
+) -> Tiling:  # fmt: skip
     """The tiles for heads of this size on GPUs of this compute capability, (8, 0) or more.
 
     Chosen by spilled registers and cycles of half types without options: ``python -m docs.kernels``.
@@ -34,6 +35,7 @@ def tiling(
         dtype: of the query.
         capability: compute capability of the GPU.
         by_distance: whether labels are a function of the distance; sums by label of all others take registers.
+        single: whether ``"backward_keys"`` writes float32, whatever the dtype.
     """
     wide = product_size(max(size, value_size))
     if kernel == "backward_mask":
@@ -49,6 +51,8 @@ def tiling(
         return Tiling(16, 32, 8, 2, 16) if backward else Tiling(32, 32, 8, 2, 32)
     if wide > 32:
         usual, written = _BY_GENERATION.get(capability[0], _BY_GENERATION[8])
+        if single and (kernel, wide, capability[0]) == ("backward_keys", 128, 10):
+            return Tiling(32, 64, 4, 1, 16)  # a second stage spills
         own = None if by_distance else written.get((kernel, wide))
         return own or usual[kernel, wide]
     return Tiling(64, 32, 8, 1, 32) if backward and wide == 16 else Tiling(32, 32, 8, 2, 32)
