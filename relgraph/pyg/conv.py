@@ -20,7 +20,9 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.arguments.hints import in_place_of_tensor
 from relgraph.labels import EdgeLabels
+from relgraph.nn.edge_states import EdgeStates, Listed, check_edge_update
 from relgraph.nn.tables import RelationTables
+from relgraph.pyg import edge_states
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 from relgraph.pyg.convert_relational import of_rgat_conv, of_rgcn_conv
 from relgraph.pyg.data import parts_of
@@ -163,6 +165,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_bases: int | None = None,
         num_blocks: int | None = None,
         normalize: str = "softmax",
+        edge_update: bool | str | EdgeStates = False,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
@@ -185,6 +188,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
         self._check_projections(in_channels=max(sources, targets), edge_dim=edge_dim or 1)
         self.normalize = check.choice("normalize", normalize, ("softmax", "relation"))
         self.full_maps = which_full({"key": key_map, "value": value_map, "query": query_map}, self.tie_projections)
+        sizes = (self.edge_dim, self.heads, self.out_channels, self.heads * self.out_channels if concat else out_channels)
+        self.edge_states = check_edge_update(edge_update, *sizes)
         self._make_projections(sources, targets, check.boolean("bias", bias), out_bias)
         self.linear_score = score if isinstance(score, LinearScore) else None
         self._set_attention(
@@ -197,7 +202,11 @@ class RelationConv(ProjectedLayer, MessagePassing):
         check_scores(self)
         if self.normalize == "relation":
             check_means(self)
-        self._alpha = None
+        if self.edge_states is not None:
+            others = {"num_relations": self.num_relations, "score": score, "value_map": value_map, "impl": impl}
+            others |= {"key_gate": key_gate, "value_gate": value_gate, "key_map": key_map, "query_map": query_map}
+            edge_states.check_options(self, others | {"add_self_loops": add_self_loops})
+        self._alpha: Any = None
 
     @classmethod
     def from_rgat_conv(cls, conv: RGATConv, **kwargs: Any) -> Self:
@@ -266,7 +275,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
         self.lin_key = None if "key" in left_out else Linear(sources, width, bias=bias)
         self.lin_value = None if "value" in left_out else Linear(sources, width, bias=bias)
         self.lin_query = None if "query" in left_out else Linear(targets, width, bias=bias)
-        to_key, to_value = (self.edge_dim is not None and term in self.edge_terms for term in ("key", "value"))
+        enters = self.edge_dim is not None and self.edge_states is None
+        to_key, to_value = (enters and term in self.edge_terms for term in ("key", "value"))
         one_for_both = to_key and "edge" in self.tie_projections
         self.lin_edge = Linear(edges, width, bias=False) if to_key else None
         self.lin_edge_value = Linear(edges, width, bias=False) if to_value and not one_for_both else None
@@ -302,7 +312,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
         edge_type: OptTensor = None,
         edge_attr: OptTensor = None,
         return_attention_weights: bool | None = None,
-    ) -> Tensor | tuple[Tensor, Any]:
+        *,
+        degree: OptTensor = None,
+    ) -> Tensor | tuple[Any, ...]:
         """Let the nodes attend over their incoming edges.
 
         Args:
@@ -347,6 +359,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
         x_src, x_dst, edge_index, edges = self._read(x, edge_index, edge_type, edge_attr)
+        degree = edge_states.check_degree(degree, self, x_dst.shape[0])
+        if self.edge_states is not None:
+            return self._with_states(x_src, x_dst, edge_index, edges, wanted, degree)
         if self.normalize == "relation":
             if self._is_followed():
                 raise NotImplementedError(
@@ -392,6 +407,11 @@ class RelationConv(ProjectedLayer, MessagePassing):
             TypeError: a function given as ``score`` that gives no tensor.
             ValueError: one that gives another shape or dtype, or a result without a gradient.
         """
+        if self.edge_states is not None:
+            w = self.edge_states.weights()
+            assert edge_attr is not None
+            terms = self.edge_states.terms(query_i, key_j, value_j, edge_attr, w)
+            return edge_states.message(self, terms, index, ptr, size_i)
         to_key, to_value = self._edge_projections()
         edge_key, edge_value = (
             0.0 if edge_attr is None or lin is None else lin(edge_attr).view(-1, self.heads, self.out_channels)
@@ -453,6 +473,21 @@ class RelationConv(ProjectedLayer, MessagePassing):
         )  # fmt: skip
         alpha, self._alpha = self._alpha, None
         return out, alpha
+
+    def _with_states(
+        self, x_src: Tensor, x_dst: Tensor, edge_index: Any, edges: Edges, wanted: bool, degree: OptTensor
+    ) -> tuple[Any, ...]:
+        """The nodes, the next states of the edges, and the weights if wanted."""
+        assert self.edge_states is not None and edges.attr is not None
+        listed = Listed.of(edges.known or edges.labels())
+        projected = self._project(x_src, x_dst)
+        found = edge_states.attend(self, projected, edges, listed, wanted, degree)
+        out = self._with_root(found.nodes.flatten(1) if self.concat else found.nodes.mean(1), x_dst)
+        new = self.edge_states.update(edges.attr, found.states, out, listed)
+        if not wanted:
+            return out, new
+        assert found.weights is not None
+        return out, new, with_values(edge_index, edges, found.weights.to(out.dtype))
 
     def _project(self, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, ``[N, H, C]``; those that share a projection are computed together."""
