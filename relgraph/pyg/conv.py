@@ -188,7 +188,12 @@ class RelationConv(ProjectedLayer, MessagePassing):
         self._check_projections(in_channels=max(sources, targets), edge_dim=edge_dim or 1)
         self.normalize = check.choice("normalize", normalize, ("softmax", "relation"))
         self.full_maps = which_full({"key": key_map, "value": value_map, "query": query_map}, self.tie_projections)
-        sizes = (self.edge_dim, self.heads, self.out_channels, self.heads * self.out_channels if concat else out_channels)
+        sizes = (
+            self.edge_dim,
+            self.heads,
+            self.out_channels,
+            self.heads * self.out_channels if concat else out_channels,
+        )
         self.edge_states = check_edge_update(edge_update, *sizes)
         self._make_projections(sources, targets, check.boolean("bias", bias), out_bias)
         self.linear_score = score if isinstance(score, LinearScore) else None
@@ -408,10 +413,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
             ValueError: one that gives another shape or dtype, or a result without a gradient.
         """
         if self.edge_states is not None:
-            w = self.edge_states.weights()
             assert edge_attr is not None
-            terms = self.edge_states.terms(query_i, key_j, value_j, edge_attr, w)
-            return edge_states.message(self, terms, index, ptr, size_i)
+            terms = self.edge_states.terms(query_i, key_j, edge_attr, self.edge_states.weights())
+            return edge_states.message(self, terms, value_j, index, ptr, size_i)
         to_key, to_value = self._edge_projections()
         edge_key, edge_value = (
             0.0 if edge_attr is None or lin is None else lin(edge_attr).view(-1, self.heads, self.out_channels)
@@ -480,14 +484,13 @@ class RelationConv(ProjectedLayer, MessagePassing):
         """The nodes, the next states of the edges, and the weights if wanted."""
         assert self.edge_states is not None and edges.attr is not None
         listed = Listed.of(edges.known or edges.labels())
-        projected = self._project(x_src, x_dst)
-        found = edge_states.attend(self, projected, edges, listed, wanted, degree)
+        edge = listed.sort(edges.attr)
+        found = edge_states.attend(self, self._project(x_src, x_dst), edge, edges, listed, degree)
         out = self._with_root(found.nodes.flatten(1) if self.concat else found.nodes.mean(1), x_dst)
-        new = self.edge_states.update(edges.attr, found.states, out, listed)
+        new = listed.unsort(self.edge_states.update(edge, found.states, out, listed))
         if not wanted:
             return out, new
-        assert found.weights is not None
-        return out, new, with_values(edge_index, edges, found.weights.to(out.dtype))
+        return out, new, with_values(edge_index, edges, listed.unsort(found.weights).to(out.dtype))
 
     def _project(self, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, ``[N, H, C]``; those that share a projection are computed together."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 from torch_geometric.utils import softmax
 
 from relgraph.arguments import check
-from relgraph.nn.edge_states import Attended, EdgeStates, Listed, Terms
+from relgraph.nn.edge_states import Attended, EdgeStates, Listed, Sums, Terms
 from relgraph.nn.edge_states.states import sum_by_row
 from relgraph.pyg.adjacency import Edges
 
@@ -38,29 +39,28 @@ def check_degree(degree: Any, layer: Any, targets: int) -> Tensor | None:
 
 
 def attend(
-    layer: Any, projected: tuple[Tensor, Tensor, Tensor], edges: Edges, listed: Listed, wanted: bool, degree: Any
+    layer: Any, projected: tuple[Tensor, Tensor, Tensor], edge: Tensor, edges: Edges, listed: Listed, degree: Any
 ) -> Attended:
-    """What the layer's edge states give for queries, keys and values ``[N, H, C]``."""
+    """What the layer's edge states give for queries, keys and values ``[N, H, C]`` and states sorted by target."""
     states: EdgeStates = layer.edge_states
     query, key, value = projected
-    assert edges.attr is not None
     if layer._can_fuse():
         rate = layer.dropout if layer.training else 0.0
-        return states.attend(
-            query, key, value, edges.attr, listed, dropout_p=rate, need_weights=wanted, degree=degree
-        )
-    sums = layer.propagate(
-        edges.index.long(), query=query, key=key, value=value, edge_type=None, edge_attr=edges.attr, size=edges.sizes
-    )
+        return states.attend(query, key, value, edge, listed, dropout_p=rate, degree=degree)
+    index = edges.index.long().index_select(1, listed.order)
+    sums = layer.propagate(index, query=query, key=key, value=value, edge_type=None, edge_attr=edge, size=edges.sizes)
     (alpha, terms), layer._alpha = layer._alpha, None
-    gates = None if terms.gate is None else sum_by_row(terms.gate, edges.index[1], edges.sizes[1])
+    gates = None if terms.gate is None else sum_by_row(terms.gate, listed.row, listed.queries)
     degree = listed.degrees() if degree is None else degree
-    return Attended(states.nodes(sums, gates, degree.to(sums.dtype)), alpha, terms.states)
+    values, vectors = sums.split([value.shape[-1], sums.shape[-1] - value.shape[-1]], -1)
+    return Attended(states.nodes(Sums(values, vectors, gates, degree.to(sums.dtype))), alpha, terms.states)
 
 
-def message(layer: Any, terms: Terms, index: Tensor, ptr: Any, size: Any) -> Tensor:
-    """The weighted values ``[E, H, C']`` of all edges; the layer keeps their weights and terms."""
+def message(layer: Any, terms: Terms, value_j: Tensor, index: Tensor, ptr: Any, size: Any) -> Tensor:
+    """The weighted values and vectors ``[E, H, C + X]`` of all edges; the layer keeps their weights and terms."""
     alpha = softmax(terms.scores, index, ptr, size)
     alpha = alpha if terms.gate is None else alpha * terms.gate
     layer._alpha = alpha, terms
-    return terms.values * dropout(alpha, layer.dropout, layer.training)[..., None]
+    if terms.vectors is not None:
+        value_j = torch.cat([value_j, terms.vectors.expand(-1, layer.heads, -1)], -1)
+    return value_j * dropout(alpha, layer.dropout, layer.training)[..., None]

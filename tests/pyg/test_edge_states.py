@@ -53,12 +53,13 @@ def norm(x, part):
 
 
 def egt(s, q, k, v, f, edge_index, degree):  # noqa: ARG001
-    h, gate = torch.zeros(E, H, dtype=F64), s.to_gate(norm(f, s.norm1)).sigmoid()
+    bias, gate = s.in_proj(norm(f, s.norm1)).split(H, -1)
+    h, gate = torch.zeros(E, H, dtype=F64), gate.sigmoid()
     z = []
     for i in range(N):
         into = (edge_index[1] == i).nonzero()[:, 0].tolist()
         rows = [((q[i] * k[edge_index[0, e]]).sum(-1) / math.sqrt(C)).clamp(-5, 5) for e in into]
-        rows = [row + s.to_bias(norm(f[e], s.norm1)) for row, e in zip(rows, into, strict=True)]
+        rows = [row + bias[e] for row, e in zip(rows, into, strict=True)]
         if not into:
             z.append(torch.zeros(H, C, dtype=F64))
             continue

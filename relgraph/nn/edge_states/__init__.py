@@ -16,4 +16,5 @@ from relgraph.nn.edge_states.listed import Listed as Listed
 from relgraph.nn.edge_states.relational import RelationalEdges as RelationalEdges
 from relgraph.nn.edge_states.states import Attended as Attended
 from relgraph.nn.edge_states.states import EdgeStates as EdgeStates
+from relgraph.nn.edge_states.states import Sums as Sums
 from relgraph.nn.edge_states.states import Terms as Terms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,8 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 from relgraph.arguments import check
+from relgraph.call import accumulation_dtype
+from relgraph.impl.eager.sparse import sampled_dot
+from relgraph.nn.edge_states.blocks import Inputs, Part
 from relgraph.nn.edge_states.listed import Listed
-from relgraph.nn.edge_states.states import EdgeStates, Terms, mapped, normed
+from relgraph.nn.edge_states.states import EdgeStates, Sums, Terms, mapped, normed, sum_by_row
 
 CLIP = 5.0
 
@@ -51,7 +55,7 @@ class EGTEdges(EdgeStates):
         (torch.Size([3, 16]), torch.Size([2, 4]))
     """
 
-    read = ("norm1", "norm2", "to_bias", "to_gate", "out_proj", "linear1", "linear2")
+    read = ("norm1", "norm2", "in_proj", "out_proj", "linear1", "linear2")
 
     def __init__(
         self, edge_dim: int, heads: int, head_dim: int, *, hidden: int | None = None, scale_degree: bool = False,
@@ -63,26 +67,45 @@ class EGTEdges(EdgeStates):
         check.parameter_size(edge_dim=edge_dim, hidden=inner)
         self.scale_degree = check.boolean("scale_degree", scale_degree)
         self.norm1, self.norm2 = (nn.LayerNorm(edge_dim, **place) for _ in range(2))
-        self.to_bias, self.to_gate = (nn.Linear(edge_dim, heads, **place) for _ in range(2))
+        self.in_proj = nn.Linear(edge_dim, 2 * heads, **place)  # biases, then gates
         self.out_proj = nn.Linear(heads, edge_dim, **place)
         self.linear1, self.linear2 = nn.Linear(edge_dim, inner, **place), nn.Linear(inner, edge_dim, **place)
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, edge: Tensor, w: dict[str, Tensor]) -> Terms:
-        mine = normed(edge, "norm1", w)
-        scores = ((query * key).sum(-1) * self.head_dim**-0.5).clamp(-CLIP, CLIP) + mapped(mine, "to_bias", w)
+    def terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
+        return self._of_products((query * key).sum(-1) * self.head_dim**-0.5, edge, w)
+
+    def _of_products(self, products: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
+        """The terms of E edges with scaled products ``[E, H]`` of queries and keys."""
+        scores, gates = mapped(normed(edge, "norm1", w), "in_proj", w).chunk(2, -1)
+        scores = scores + products.clamp(-CLIP, CLIP)
         state = edge + mapped(scores, "out_proj", w)
         state = state + mapped(elu(mapped(normed(state, "norm2", w), "linear1", w)), "linear2", w)
-        return Terms(scores, value, mapped(mine, "to_gate", w).sigmoid(), state)
+        return Terms(scores, gates.sigmoid(), None, state)
 
-    def nodes(self, sums: Tensor, gates: Tensor | None, degree: Tensor) -> Tensor:  # noqa: ARG002
+    def _inputs(self, query: Tensor, key: Tensor, listed: Listed) -> Inputs:
+        dtype = accumulation_dtype(query.dtype)
+        mine, theirs = (x.to(dtype).transpose(0, 1).contiguous() for x in (query * self.head_dim**-0.5, key))
+        products = sampled_dot(mine, theirs, listed.pattern()).T
+        return Inputs([], [products], [], self.weights())
+
+    def _sum_of_gates(self, gate: Tensor | None, listed: Listed) -> Tensor | None:
+        return sum_by_row(gate, listed.row, listed.queries) if self.scale_degree and gate is not None else None
+
+    def _width(self) -> int:
+        return max(self.linear1.out_features, 2 * self.heads)
+
+    def _read(self, part: Part) -> Terms:
+        return self._of_products(part.edges[-2], part.edges[-1], part.weights)
+
+    def nodes(self, sums: Sums) -> Tensor:
         if not self.scale_degree:
-            return sums
-        assert gates is not None
-        return sums * gates.log1p()[..., None]
+            return sums.values
+        assert sums.gates is not None
+        return sums.values * sums.gates.log1p()[..., None]
 
-    def update(self, edge_attr: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
+    def update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
         assert states is not None
-        return states.to(edge_attr.dtype)
+        return states.to(edge.dtype)
 
     def extra_repr(self) -> str:
         """Sizes and options."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import dropout, relu
 
 from relgraph.arguments import check
+from relgraph.nn.edge_states.blocks import Inputs, Part, Results, by_blocks
 from relgraph.nn.edge_states.listed import Listed
-from relgraph.nn.edge_states.states import EdgeStates, Terms, mapped, per_head
+from relgraph.nn.edge_states.states import EdgeStates, Sums, Terms, Weighed, mapped, per_head, sum_by_row
 
 CLIP = 5.0
 
@@ -81,22 +83,47 @@ class GRITEdges(EdgeStates):
         super().reset_parameters()
         self._reset()
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, edge: Tensor, w: dict[str, Tensor]) -> Terms:
+    def terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
         product = (query + key) * per_head(mapped(edge, "gain", w), self.heads)
         found = relu(signed_root(product) + per_head(mapped(edge, "shift", w), self.heads))
         scores = (found * w["score"]).sum(-1).clamp(-CLIP, CLIP)
-        state = edge + mapped(found.flatten(1), "out_proj", w)
-        return Terms(scores, torch.cat([value, found], -1), None, state)
+        return Terms(scores, None, found, edge + mapped(found.flatten(1), "out_proj", w))
 
-    def nodes(self, sums: Tensor, gates: Tensor | None, degree: Tensor) -> Tensor:  # noqa: ARG002
-        values, found = sums.chunk(2, -1)
-        out = values + torch.einsum("nhd,hdc->nhc", found, self.row.to(found.dtype))
+    def _weighed(self, inputs: Inputs, listed: Listed, dropout_p: float) -> Weighed:
+        """All within blocks, as the vectors that the attention sums are as wide as all heads together."""
+        kept = dropout_p > 0.0
+        if kept:
+            ones = inputs.edges[-1].new_ones(listed.row.shape[0], self.heads, dtype=inputs.dtype())
+            inputs = inputs._replace(edges=[dropout(ones, dropout_p), *inputs.edges])
+
+        def formula(part: Part) -> Results:
+            terms = self._read(part)
+            alpha = softmax_by_row(terms.scores, part.at, part.targets)
+            used = alpha * part.edges[0] if kept else alpha
+            assert terms.vectors is not None and terms.states is not None
+            vectors = sum_by_row(used[..., None] * terms.vectors, part.at, part.targets)
+            return Results([vectors], [alpha, used, terms.states])
+
+        (vectors,), (alpha, used, states) = by_blocks(formula, listed, inputs, self._width())
+        return Weighed(alpha.T, used.T.contiguous(), vectors, None, states)
+
+    def nodes(self, sums: Sums) -> Tensor:
+        assert sums.vectors is not None
+        out = sums.values + torch.einsum("nhd,hdc->nhc", sums.vectors, self.row.to(sums.vectors.dtype))
         first, second = self.degree.to(out.dtype)
-        return out * (first + degree.log1p()[:, None, None] * second)
+        return out * (first + sums.degree.log1p()[:, None, None] * second)
 
-    def update(self, edge_attr: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
+    def update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
         assert states is not None
-        return self.norm(states.to(edge_attr.dtype))
+        return self.norm(states.to(edge.dtype))
+
+
+def softmax_by_row(scores: Tensor, at: Tensor, rows: int) -> Tensor:
+    """The softmax of scores ``[E, H]`` over the edges of each row; ``at`` ``[E]`` rises."""
+    place = at[:, None].expand(scores.shape)
+    top = scores.new_zeros(rows, scores.shape[1]).scatter_reduce(0, place, scores.detach(), "amax", include_self=False)
+    weights = (scores - top.index_select(0, at)).exp()
+    return weights / sum_by_row(weights, at, rows).index_select(0, at)
 
 
 def signed_root(x: Tensor) -> Tensor:

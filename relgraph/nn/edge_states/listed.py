@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from relgraph.impl.listed import Pattern, inverse
 from relgraph.labels import EdgeLabels
-from relgraph.labels.memory import Memory
+from relgraph.labels.memory import Memory, plain_code
 from relgraph.plan import lower
 
 
@@ -28,7 +29,7 @@ class Listed(NamedTuple):
         row_ptr: ``[N_q + 1]``, where the edges of each target begin.
         row: ``[E]``, targets, rising.
         col: ``[E]``, sources.
-        order: ``[E]``, the place of each edge among the edges as given.
+        order: ``[E]``, the place of each sorted edge among the edges as given.
         keys: the number of sources.
         memory: keeps what is derived from these edges.
     """
@@ -60,20 +61,49 @@ class Listed(NamedTuple):
         return self.row_ptr.diff()
 
     def reverse(self) -> Tensor:
-        """``[E]``, the place of the first edge (i → j) among the edges as given for each edge (j → i); E if missing."""
+        """``[E]``, the place of the first edge (i → j) for each edge (j → i), sorted by target; E if there is none."""
 
         def find() -> Tensor:
             mine, edges = self.row * self.keys + self.col, self.row.shape[0]
             if edges == 0:
                 return self.order
             at = torch.searchsorted(mine, wanted := self.col * self.keys + self.row).clamp(max=edges - 1)
-            return torch.where(mine[at] == wanted, self.order[at], edges)
+            return torch.where(mine[at] == wanted, at, edges)
 
         return self.memory.once("reverse edges", find)
 
-    def whole(self) -> Block:
-        """All edges in one block."""
-        return Block(0, self.queries, 0, self.row.shape[0])
+    def pattern(self) -> Pattern:
+        """The edges for sparse products."""
+        return self.memory.once("pairs", lambda: Pattern.of(self.row_ptr, self.row, self.col, self.keys))
+
+    def by_edge(self) -> Pattern:
+        """The edges for sparse products in which every edge is a column of its own."""
+
+        def make() -> Pattern:
+            here = torch.arange(self.row.shape[0], device=self.row.device)
+            ends = torch.arange(here.shape[0] + 1, device=here.device)
+            return Pattern(self.row_ptr, self.row, here, ends, here, self.row, here, here)
+
+        return self.memory.once("pairs as columns", make)
+
+    def sort(self, x: Tensor) -> Tensor:
+        """A row per edge as given, ``[E, ...]``, sorted by target; backward reads rows, which is faster than adding."""
+        return x if self._is_sorted() else x.new_empty(x.shape).index_copy(0, self._places(), x)
+
+    def unsort(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`sort`."""
+        return x if self._is_sorted() else x.new_empty(x.shape).index_copy(0, self.order, x)
+
+    def _places(self) -> Tensor:
+        return self.memory.once("places", lambda: inverse(self.order))
+
+    def _is_sorted(self) -> bool:
+        """Whether the edges were given by target; False where nobody may look at data."""
+
+        def look() -> bool:
+            return bool((self.order == torch.arange(self.order.shape[0], device=self.order.device)).all())
+
+        return plain_code() and self.memory.once("sorted by target", look)
 
     def blocks(self, edges: int) -> list[Block]:
         """Blocks of about so many edges; a target with more is a block of its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from relgraph.arguments import check
-from relgraph.nn.edge_states.blocks import Inputs, Part, by_blocks
+from relgraph.impl.eager.sparse import weighted_sum
+from relgraph.nn.edge_states.blocks import Inputs, Part, Results, by_blocks
 from relgraph.nn.edge_states.listed import Listed
-from relgraph.nn.edge_states.states import EdgeStates, Terms, mapped, normed, per_head, weights_of
+from relgraph.nn.edge_states.states import EdgeStates, Sums, Terms, mapped, normed, weights_of
 
 
 class RelationalEdges(EdgeStates):
@@ -57,7 +58,7 @@ class RelationalEdges(EdgeStates):
     """
 
     after_nodes: ClassVar[bool] = True
-    read = ("to_query", "to_key", "to_value")
+    read = ("to_query", "to_key")
 
     def __init__(
         self, edge_dim: int, heads: int, head_dim: int, *, width: int | None = None, hidden: int | None = None,
@@ -75,29 +76,39 @@ class RelationalEdges(EdgeStates):
         self.linear4 = nn.Linear(inner, edge_dim, **place)
         self.norm1, self.norm2 = (nn.LayerNorm(edge_dim, **place) for _ in range(2))
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, edge: Tensor, w: dict[str, Tensor]) -> Terms:
-        more = (per_head(mapped(edge, name, w), self.heads) for name in self.read)
-        query, key, value = (x + y for x, y in zip((query, key, value), more, strict=True))
-        return Terms((query * key).sum(-1) * self.head_dim**-0.5, value)
+    def terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
+        query, key = (
+            torch.addmm(x.flatten(1), edge, w[f"{name}.weight"].T).view_as(x)
+            for x, name in ((query, "to_query"), (key, "to_key"))
+        )
+        return Terms((query * key).sum(-1) * self.head_dim**-0.5, None, edge[:, None])
 
-    def update(self, edge_attr: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
+    def _sum_of_states(self, used: Tensor, edge: Tensor, listed: Listed) -> Tensor | None:
+        return weighted_sum(used, edge.to(used.dtype)[None], listed.by_edge()).transpose(0, 1)
+
+    def nodes(self, sums: Sums) -> Tensor:
+        assert sums.vectors is not None
+        maps = self.to_value.weight.to(sums.vectors.dtype).unflatten(0, (self.heads, -1))
+        return sums.values + torch.einsum("nhf,hcf->nhc", sums.vectors, maps)
+
+    def update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
         f, n = self.edge_dim, self.width
-        of_edge, of_reverse, of_source, of_target = self.linear1.weight.split([f, f, n, n], 1)
+        of_edges, of_source, of_target = self.linear1.weight.split([2 * f, n, n], 1)
         sources, targets = x @ of_source.T, x @ of_target.T  # at the nodes, not at the edges
-        padded = torch.cat([edge_attr, edge_attr.new_zeros(1, f)])
         weights = weights_of(self, ("norm1", "norm2", "linear2", "linear3", "linear4"))
-        weights |= {"edge.weight": of_edge, "edge.bias": self.linear1.bias, "reverse.weight": of_reverse}
+        weights |= {"edges.weight": of_edges, "edges.bias": self.linear1.bias}
 
-        def formula(part: Part) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-            edge, reverse, source = part.edges
-            w, target = part.weights, part.rows[0].index_select(0, part.at)
-            hidden = mapped(edge, "edge", w) + mapped(reverse, "reverse", w) + source + target
-            state = normed(edge + mapped(relu(hidden), "linear2", w), "norm1", w)
-            return (), (normed(state + mapped(relu(mapped(state, "linear3", w)), "linear4", w), "norm2", w),)
+        def formula(part: Part) -> Results:
+            w, (edge,), (reverse, source) = part.weights, part.edges, part.gathered
+            hidden = mapped(torch.cat([edge, reverse], 1), "edges", w) + source
+            hidden = relu(hidden + part.rows[0].index_select(0, part.at))
+            state = normed(edge + mapped(hidden, "linear2", w), "norm1", w)
+            return Results((), [normed(state + mapped(relu(mapped(state, "linear3", w)), "linear4", w), "norm2", w)])
 
-        gathered = [(padded, listed.order), (padded, listed.reverse()), (sources, listed.col)]
-        _, (new,) = by_blocks(formula, listed, Inputs([targets], gathered, weights), self.linear2.in_features)
-        return new.to(edge_attr.dtype)
+        padded = torch.cat([edge, edge.new_zeros(1, f)])  # a row for edges without a reverse
+        gathered = [(padded, listed.reverse()), (sources, listed.col)]
+        inputs = Inputs([targets], [edge], gathered, weights)
+        return by_blocks(formula, listed, inputs, self.linear2.in_features).edges[0].to(edge.dtype)
 
     def extra_repr(self) -> str:
         """Sizes."""

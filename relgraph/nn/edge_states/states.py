@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, layer_norm, linear
 
 from relgraph.arguments import check
-from relgraph.call import accumulation_dtype
-from relgraph.nn.edge_states.blocks import Inputs, Part, by_blocks
+from relgraph.impl.eager.sparse import row_softmax, weighted_sum
+from relgraph.nn.edge_states.blocks import Inputs, Part, Results, by_blocks
 from relgraph.nn.edge_states.listed import Listed
 
 
@@ -20,28 +19,61 @@ class Terms(NamedTuple):
 
     Attributes:
         scores: ``[E, H]``.
-        values: ``[E, H, C']``, what the attention sums.
         gate: ``[E, H]``, a factor on the weight after the softmax, or None.
+        vectors: ``[E, H or 1, X]``, what the attention sums besides the values, or None.
         states: ``[E, F]``, what the next states are made of, or None if they read the new nodes.
     """
 
     scores: Tensor
-    values: Tensor
     gate: Tensor | None = None
+    vectors: Tensor | None = None
     states: Tensor | None = None
 
 
+class Sums(NamedTuple):
+    """The sums over the edges into each of N_q targets.
+
+    Attributes:
+        values: ``[N_q, H, C]``, weights times values.
+        vectors: ``[N_q, H, X]``, weights times the vectors of ``Terms``, or None.
+        gates: ``[N_q, H]``, or None.
+        degree: ``[N_q]``, edges, or what the caller says.
+    """
+
+    values: Tensor
+    vectors: Tensor | None
+    gates: Tensor | None
+    degree: Tensor
+
+
 class Attended(NamedTuple):
-    """What attention with edge states gives.
+    """What attention with edge states gives, edges in the order of ``Listed``.
 
     Attributes:
         nodes: ``[N_q, H, C]``.
-        weights: ``[E, H]``, weights with their gates, before dropout; None unless asked for.
+        weights: ``[E, H]``, weights with their gates, before dropout.
         states: ``[E, F]``, for :meth:`EdgeStates.update`; None if the next states read the new nodes.
     """
 
     nodes: Tensor
-    weights: Tensor | None
+    weights: Tensor
+    states: Tensor | None
+
+
+class Weighed(NamedTuple):
+    """Weights of edges, and what goes with them.
+
+    Attributes:
+        alpha: ``[H, E]``, before dropout.
+        used: ``[H, E]``, after dropout.
+        vectors, gates: as in ``Sums``.
+        states: as in ``Terms``.
+    """
+
+    alpha: Tensor
+    used: Tensor
+    vectors: Tensor | None
+    gates: Tensor | None
     states: Tensor | None
 
 
@@ -74,49 +106,70 @@ class EdgeStates(nn.Module):
         """The parameters that :meth:`terms` reads, by name."""
         return weights_of(self, self.read)
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, edge: Tensor, w: dict[str, Tensor]) -> Terms:
-        """The terms of E edges: query, key and value ``[E, H, C]``, states ``[E, F]``, the parameters ``w``."""
+    def terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
+        """The terms of E edges: query and key ``[E, H, C]``, states ``[E, F]``, the parameters ``w``."""
         raise NotImplementedError
 
-    def nodes(self, sums: Tensor, gates: Tensor | None, degree: Tensor) -> Tensor:  # noqa: ARG002
-        """The output ``[N_q, H, C]`` of the sums ``[N_q, H, C']``, of gates ``[N_q, H]`` and of degrees ``[N_q]``."""
-        return sums
+    def nodes(self, sums: Sums) -> Tensor:
+        """The output ``[N_q, H, C]``."""
+        return sums.values
 
-    def update(self, edge_attr: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:
-        """The next states ``[E, F]``, from those before, from what attention found, and from the new nodes."""
+    def update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:
+        """The next states ``[E, F]`` from those before, what attention found, and the new nodes ``[N, width]``."""
         raise NotImplementedError
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, edge_attr: Tensor, listed: Listed, *, dropout_p: float = 0.0,
-        need_weights: bool = False, degree: Tensor | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, edge: Tensor, listed: Listed, *, dropout_p: float = 0.0,
+        degree: Tensor | None = None,
     ) -> Attended:  # fmt: skip
-        """Attend over listed edges: queries ``[N_q, H, C]``, keys and values ``[N_k, H, C]``, states ``[E, F]``."""
-        gathered = [(key, listed.col), (value, listed.col), (edge_attr, listed.order)]
-        if dropout_p > 0.0:
-            ones = edge_attr.new_ones(edge_attr.shape[0], self.heads, dtype=accumulation_dtype(edge_attr.dtype))
-            gathered.append((dropout(ones, dropout_p), listed.order))
-        shapes: list[bool] = []
-
-        def formula(part: Part) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-            key, value, edge, *kept = part.edges
-            terms = self.terms(part.rows[0].index_select(0, part.at), key, value, edge, part.weights)
-            alpha = softmax_by_row(terms.scores, part.at, part.targets)
-            if terms.gate is not None:
-                alpha = alpha * terms.gate
-            used = alpha * kept[0] if kept else alpha
-            rows = [sum_by_row(used[..., None] * terms.values, part.at, part.targets)]
-            if terms.gate is not None:
-                rows.append(sum_by_row(terms.gate, part.at, part.targets))
-            shapes[:] = [terms.states is not None]
-            states = [] if terms.states is None else [terms.states]
-            return rows, [*states, alpha] if need_weights else states
-
-        width = self.heads * self.head_dim
-        rows, edges = by_blocks(formula, listed, Inputs([query], gathered, self.weights()), width)
+        """Attend over edges by target: queries ``[N_q, H, C]``, keys and values ``[N_k, H, C]``, states ``[E, F]``."""
+        inputs = self._inputs(query, key, listed)
+        inputs = inputs._replace(edges=[*inputs.edges, edge])
+        alpha, used, vectors, gates, states = self._weighed(inputs, listed, dropout_p)
+        lanes = value.to(alpha.dtype).transpose(0, 1).contiguous()
+        values = weighted_sum(used, lanes, listed.pattern()).transpose(0, 1)
         degree = listed.degrees() if degree is None else degree
-        nodes = self.nodes(rows[0], rows[1] if len(rows) > 1 else None, degree.to(rows[0].dtype))
-        weights = edges[-1] if need_weights else None
-        return Attended(nodes.to(query.dtype), weights, edges[0] if shapes[0] else None)
+        nodes = self.nodes(Sums(values, vectors, gates, degree.to(values.dtype)))
+        return Attended(nodes.to(query.dtype), alpha.T, states)
+
+    def _weighed(self, inputs: Inputs, listed: Listed, dropout_p: float) -> Weighed:
+        """Scores by blocks; their softmax and all sums by sparse products."""
+        has: list[bool] = []
+
+        def formula(part: Part) -> Results:
+            terms = self._read(part)
+            found = (terms.gate, terms.states)
+            has[:] = [x is not None for x in found]
+            return Results((), [terms.scores, *(x for x in found if x is not None)])
+
+        scores, *rest = by_blocks(formula, listed, inputs, self._width()).edges
+        others = iter(rest)
+        gate, states = (next(others) if there else None for there in has)
+        alpha = row_softmax(scores.T.contiguous(), listed.pattern())[0]
+        alpha = alpha if gate is None else alpha * gate.T
+        used = dropout(alpha, dropout_p) if dropout_p > 0.0 else alpha
+        vectors = self._sum_of_states(used, inputs.edges[-1], listed)
+        return Weighed(alpha, used, vectors, self._sum_of_gates(gate, listed), states)
+
+    def _sum_of_states(self, used: Tensor, edge: Tensor, listed: Listed) -> Tensor | None:  # noqa: ARG002
+        """The vectors of ``Sums`` if they are states of edges, which have weights ``[H, E]``."""
+        return None
+
+    def _sum_of_gates(self, gate: Tensor | None, listed: Listed) -> Tensor | None:  # noqa: ARG002
+        """The gates of ``Sums`` if the output reads them."""
+        return None
+
+    def _inputs(self, query: Tensor, key: Tensor, listed: Listed) -> Inputs:
+        """What :meth:`_read` reads, apart from the states, which come last among the edges."""
+        return Inputs([query], [], [(key, listed.col)], self.weights())
+
+    def _width(self) -> int:
+        """How many numbers per edge the largest tensors of a block have."""
+        return self.heads * self.head_dim
+
+    def _read(self, part: Part) -> Terms:
+        """The terms of a block."""
+        return self.terms(part.rows[0].index_select(0, part.at), part.gathered[0], part.edges[-1], part.weights)
 
     def reset_parameters(self) -> None:
         """Initialize all parameters again."""
@@ -128,17 +181,10 @@ class EdgeStates(nn.Module):
         return f"{self.edge_dim}, heads={self.heads}, head_dim={self.head_dim}"
 
 
-def softmax_by_row(scores: Tensor, at: Tensor, rows: int) -> Tensor:
-    """The softmax of scores ``[E, H]`` over the edges of each row; ``at`` ``[E]`` rises."""
-    place = at[:, None].expand(scores.shape)
-    top = scores.new_zeros(rows, scores.shape[1]).scatter_reduce(0, place, scores.detach(), "amax", include_self=False)
-    weights = (scores - top.index_select(0, at)).exp()
-    return weights / sum_by_row(weights, at, rows).index_select(0, at)
-
-
 def sum_by_row(x: Tensor, at: Tensor, rows: int) -> Tensor:
     """The sums of the vectors ``[E, ...]`` of each row, ``[rows, ...]``."""
-    return x.new_zeros(rows, *x.shape[1:]).index_add(0, at, x)
+    flat = x.flatten(1)
+    return flat.new_zeros(rows, flat.shape[1]).index_add(0, at, flat).view(rows, *x.shape[1:])
 
 
 def per_head(x: Tensor, heads: int) -> Tensor:
@@ -155,11 +201,11 @@ def weights_of(module: nn.Module, parts: Sequence[str]) -> dict[str, Tensor]:
     return {name: x for name, x in found.items() if x is not None}
 
 
-def mapped(x: Tensor, part: str, w: dict[str, Tensor]) -> Tensor:
+def mapped(x: Tensor, part: str, w: Mapping[str, Tensor]) -> Tensor:
     """``x`` after the linear map ``part``."""
     return linear(x, w[f"{part}.weight"], w.get(f"{part}.bias"))
 
 
-def normed(x: Tensor, part: str, w: dict[str, Tensor]) -> Tensor:
+def normed(x: Tensor, part: str, w: Mapping[str, Tensor]) -> Tensor:
     """``x`` after the layer norm ``part``."""
     return layer_norm(x, x.shape[-1:], w[f"{part}.weight"], w[f"{part}.bias"])
