@@ -29,9 +29,9 @@ class HeadParallel(ParallelStyle):
     - The projections of queries, keys and values are split at the borders of heads, so a packed ``in_proj_weight``
       becomes ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``, and ``in_proj_bias`` becomes three biases. The
       state of either form loads into the other. ``out_proj`` is split by its inputs; its bias is added once.
-    - Tables per head, ``content_bias``, ``position_bias``, ``sink``, gates, and maps and weights of scores per head are
-      split. Parameters that all heads share are whole on every process and get the sum of all gradients. A bank is not
-      split.
+    - Tables per head, ``content_bias``, ``position_bias``, ``sink``, gates, maps of edge features, and maps and weights
+      of scores per head are split. Parameters that all heads share are whole on every process and get the sum of all
+      gradients. A bank is not split.
     - Dropout draws the mask of all heads, from the first process's generator.
     - Weights and masses (``need_weights``, ``need_label_mass``) are gathered. A :class:`~relgraph.KVCache` holds the
       keys of a process's own heads.
@@ -184,6 +184,8 @@ def _placements(layer: RelationAttention) -> list[tuple[nn.Module, str, Placemen
         found.append((layer.value_map, "coefficients", Replicate()))
     if layer.gates is not None:
         found += [(layer.gates, name, Shard(0)) for name in ("key", "value")]
+    if layer.edge_maps is not None:
+        found += [(layer.edge_maps, name, Shard(0)) for name in ("key", "value")]
     how = compatibility(layer.score)
     if how.replaces_dot:
         per_head = weight_of(how).axis(how.weight, "H") is not None

@@ -31,7 +31,8 @@ Files, in the order in which an input meets them:
 - ``edge_states``: attention that reads a vector per edge, and the next vectors.
 - ``cache``: keys and values of earlier calls; ``steps``: the inputs of a step of decoding like the one before.
 - ``table``, ``tables``: one table; the four tables of one attention; ``value_maps``: the maps of values per label;
-  ``alibi``: tables of fixed biases; ``gates``: vectors per label that multiply keys or values.
+  ``alibi``: tables of fixed biases; ``gates``: vectors per label that multiply keys or values; ``edge_maps``: maps of
+  features of edges.
 - ``scores``: the checks of a layer's score; ``memory``: a packed memory of a padded target.
 - ``record``: hooks that record attention.
 """

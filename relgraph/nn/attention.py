@@ -20,6 +20,7 @@ from relgraph.impl import IMPLEMENTATIONS
 from relgraph.labels.memory import Memory
 from relgraph.nn import steps
 from relgraph.nn.cache import KVCache, restores_cache_on_error
+from relgraph.nn.edge_maps import EdgeMaps, beside_turned, check_edge_attr, make_edge_maps
 from relgraph.nn.gates import LabelGates, make_gates
 from relgraph.nn.inputs import Inputs, Names, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_between
@@ -92,6 +93,9 @@ class RelationAttention(Projections):
         rotary: :class:`~relgraph.RotaryPositions`, which turn queries and keys by their positions; None for none. Row 0
             of the keys is at position 0, and row 0 of the queries at ``q_offset``. Packed graphs count from their own
             first row.
+        edge_dim: F, the width of ``edge_attr``, or None. Listed pairs then also have U_k x_ij in their keys and U_v
+            x_ij in their values, with two learned maps ``[H · D, F]``. With ``rotary``, the features meet the query
+            before its turn.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: device of the parameters.
         dtype: floating type of the parameters.
@@ -103,7 +107,8 @@ class RelationAttention(Projections):
             1)``, ``num_labels`` with a labeler, tables or a score of another size; a parameter of more than 2³¹
             elements; biases of queries with a score other than the dot product, or a ``position_bias`` without a key
             table.
-        NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels.
+        NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels; biases of
+            queries with ``edge_dim``.
 
     Example:
         >>> layer = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(2))  # 5 labels
@@ -116,6 +121,10 @@ class RelationAttention(Projections):
         >>> options = {"head_dim": 64, "scale": 1.0, "bias": False}             # a T5 of 6 heads of 64 in width 512
         >>> tables = rg.RelationTables(32, 64, 6, kinds=("bias",), per_head=True)
         >>> layer = rg.RelationAttention(512, 6, tables=tables, **options)
+        >>> bonds = rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 3, q_len=7, default=2)
+        >>> layer = rg.RelationAttention(16, 4, num_labels=3, edge_dim=5)       # and a vector for each bond
+        >>> layer(x, labels=bonds, edge_attr=torch.randn(2, 5)).shape
+        torch.Size([2, 7, 16])
     """
 
     batch_first = True
@@ -127,6 +136,7 @@ class RelationAttention(Projections):
     value_map: ValueMaps | None
     gates: LabelGates | None
     rotary: RotaryPositions | None
+    edge_maps: EdgeMaps | None
 
     def __init__(
         self,
@@ -151,6 +161,7 @@ class RelationAttention(Projections):
         key_gate: bool = False,
         value_gate: bool = False,
         rotary: RotaryPositions | None = None,
+        edge_dim: int | None = None,
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -188,6 +199,7 @@ class RelationAttention(Projections):
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
         self.rotary = check_rotary(rotary, self.head_dim, self.score, self.tables)
         self.gates = make_gates(key_gate, value_gate, labels, self.head_dim, self.num_heads, self, factory)
+        self.edge_maps = make_edge_maps(edge_dim, self, factory)
 
     @classmethod
     def from_plain(
@@ -229,7 +241,7 @@ class RelationAttention(Projections):
             if x is not None:
                 nn.init.zeros_(x)
         own = None if self.tables is None or self.tables.shared else self.tables
-        for part in (own, self.score, self.value_map, self.gates):
+        for part in (own, self.score, self.value_map, self.gates, self.edge_maps):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
@@ -251,6 +263,7 @@ class RelationAttention(Projections):
         cache: KVCache | None = None,
         bank_features: Any = None,
         row_scores: Table = None,
+        edge_attr: Tensor | None = None,
     ) -> Tensor | tuple[Any, ...]:
         """Attend from ``query`` to ``key``, or to ``query`` itself if there is no ``key``.
 
@@ -286,6 +299,8 @@ class RelationAttention(Projections):
             row_scores: ``[B, H, N_q, R]`` (without a batch or packed ``[H, N_q, R]``), floating: the number that each
                 label adds to the scores of each query, unscaled; for a sum a tuple, one per part. The layer must have
                 tables, but none of the kind ``"key"``.
+            edge_attr: ``[E, F]``, floating, for a layer with ``edge_dim``: a vector for each edge of the labels, in the
+                order of their ``edge_index``. The labels must then be :class:`~relgraph.EdgeLabels`.
 
         Returns:
             z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``, ``(z,
@@ -298,9 +313,11 @@ class RelationAttention(Projections):
                 labeler does not read.
             ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
                 tables; ids, ``need_label_mass`` or ``row_scores`` for a layer without; ``row_scores`` with a key table;
-                ``value`` without ``key``; distance labels whose offset is not the cache's length; a full cache.
-            NotImplementedError: a cache with packed labels; ``need_weights`` with an ``impl`` that never has all
-                weights in memory; or anything else that the implementation does not support.
+                ``value`` without ``key``; distance labels whose offset is not the cache's length; a full cache;
+                ``edge_attr`` that is missing, or for a layer without ``edge_dim``, or for labels that are not of edges.
+            NotImplementedError: a cache with packed labels; a cache that grows with ``edge_attr``; ``need_weights``
+                with an ``impl`` that never has all weights in memory; or anything else that the implementation does
+                not support.
 
         Example:
             >>> layer, pad = rg.RelationAttention(16, 4, num_labels=3), torch.tensor([[False] * 3 + [True] * 2])
@@ -312,7 +329,8 @@ class RelationAttention(Projections):
         inputs, (z, aux) = self._ask(
             attend, cache, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
             attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
-            bank_features=bank_features, row_scores=row_scores, average_attn_weights=average_attn_weights,
+            bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
+            average_attn_weights=average_attn_weights,
         )  # fmt: skip
         weights = aux.weights.mean(-3) if average_attn_weights and aux.weights is not None else aux.weights
         return self._outputs(z, weights, aux.label_mass, inputs)
@@ -332,6 +350,7 @@ class RelationAttention(Projections):
         need_label_mass: bool = False,
         bank_features: Any = None,
         row_scores: Table = None,
+        edge_attr: Tensor | None = None,
     ) -> ImplChoice:
         """Find which implementation a call with these arguments takes, and why; see :func:`~relgraph.which_impl`.
 
@@ -353,7 +372,7 @@ class RelationAttention(Projections):
         return self._ask(
             choice_of, None, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
             attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
-            bank_features=bank_features, row_scores=row_scores,
+            bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
         )[1]  # fmt: skip
 
     def _ask(
@@ -376,7 +395,7 @@ class RelationAttention(Projections):
         own: RelationTables | None = self.tables
         tables: dict[str, Any] = {} if own is None else own(given["bank_features"])
         query, key, value, mask = self._project(inputs, cache)
-        position_bias = self.position_bias
+        position_bias, plain = self.position_bias, query
         if self.rotary is not None:
             table = tables.pop("key_table", None)
             rows = label_scores(query, table, position_bias, self.scale, inputs.packed) if rows is None else rows
@@ -391,12 +410,17 @@ class RelationAttention(Projections):
         }  # fmt: skip
         if self.gates is not None:
             call |= self.gates()
+        if self.edge_maps is not None:
+            call |= self.edge_maps(given["edge_attr"])
+            if self.rotary is not None:
+                call |= beside_turned(plain, query, key, call["edge_key"], packed=inputs.packed)
+                call["scale"] = self.head_dim**-0.5 if self.scale is None else self.scale
         return inputs, function(call)
 
     def _checked(
         self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
         need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
-        average_attn_weights: Any = False,
+        edge_attr: Any, average_attn_weights: Any = False,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs and scores by row."""
         if self.labeler is not None:
@@ -412,6 +436,8 @@ class RelationAttention(Projections):
         rows = None
         if row_scores is not None:
             rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs, self._names)
+        if edge_attr is not None or self.edge_maps is not None:
+            check_edge_attr(edge_attr, self.edge_maps, labels, query, cache, self._names)
         # before the cache takes the keys
         if average_attn_weights is not False:
             check.boolean("average_attn_weights", average_attn_weights)

@@ -23,7 +23,7 @@ from relgraph.nn.tables import NumLabels, RelationTables
 
 # What the layer calls the arguments of its two attentions.
 _NAMES = Names("tgt", "tgt", "tgt", attn_mask="tgt_mask", key_padding_mask="tgt_key_padding_mask", width="d_model")
-_OF_MEMORY = ("memory_labels", "memory_key_padding_mask", "memory_mask", "memory_row_scores")
+_OF_MEMORY = ("memory_labels", "memory_key_padding_mask", "memory_mask", "memory_row_scores", "memory_edge_attr")
 _MEMORY_NAMES = Names("tgt", "memory", "memory", *_OF_MEMORY, "d_model")
 
 
@@ -112,6 +112,8 @@ class RelationDecoderLayer(Layer):
         bank_features: Any = None,
         row_scores: Table = None,
         memory_row_scores: Table = None,
+        edge_attr: Tensor | None = None,
+        memory_edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Attend to the target, then to the memory, then feed forward.
 
@@ -141,6 +143,8 @@ class RelationDecoderLayer(Layer):
             row_scores: scores of the self-attention, as in :meth:`~relgraph.RelationAttention.forward`.
             memory_row_scores: scores of the attention to the memory, ``[B, H, N, R]`` with the R of
                 ``cross_attention``; without a batch ``[H, N, R]``, with packed memory labels ``[H, B·N, R]``.
+            edge_attr: ``[E, F]``, a vector for each edge of ``labels``, for a self-attention with ``edge_dim``.
+            memory_edge_attr: ``[E, F]``, the same for ``memory_labels`` and the attention to the memory.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -183,7 +187,7 @@ class RelationDecoderLayer(Layer):
         def attend_self(x: Tensor) -> Tensor:
             z = self.self_attn(
                 x, labels=labels, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask, is_causal=tgt_is_causal,
-                cache=own, bank_features=bank_features, row_scores=row_scores,
+                cache=own, bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
             )  # fmt: skip
             return self.dropout1(z)
 
@@ -192,6 +196,7 @@ class RelationDecoderLayer(Layer):
                 x.flatten(0, 1) if joined else x, memory, labels=memory_labels, attn_mask=memory_mask,
                 key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
                 q_offset=past if memory_is_causal else None, cache=towards_memory, row_scores=memory_row_scores,
+                edge_attr=memory_edge_attr,
             )  # fmt: skip
             return self.dropout2(z.unflatten(0, x.shape[:2]) if joined else z)
 

@@ -117,6 +117,7 @@ class RelationEncoderLayer(Layer):
         cache: KVCache | None = None,
         bank_features: Any = None,
         row_scores: Table = None,
+        edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Attend, then feed forward.
 
@@ -130,6 +131,7 @@ class RelationEncoderLayer(Layer):
             labels: labels of all pairs; this and all further arguments as in
                 :meth:`~relgraph.RelationAttention.forward`. ``row_scores`` are for the new rows only with a cache.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
+            edge_attr: ``[E, F]``, a vector for each edge of the labels, for an attention with ``edge_dim``.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.
@@ -156,7 +158,7 @@ class RelationEncoderLayer(Layer):
         def attend_self(x: Tensor) -> Tensor:
             z = self.self_attn(
                 x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
-                cache=cache, bank_features=bank_features, row_scores=row_scores,
+                cache=cache, bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
             )  # fmt: skip
             return self.dropout1(z)
 

@@ -31,6 +31,7 @@ class Names(NamedTuple):
     key_padding_mask: str = "key_padding_mask"
     attn_mask: str = "attn_mask"
     row_scores: str = "row_scores"
+    edge_attr: str = "edge_attr"
     width: str = ""  # what the layer calls the width of all inputs, if not embed_dim, kdim and vdim
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from relgraph.arguments import check
+from relgraph.nn.edge_maps import EdgeMaps
 from relgraph.nn.table import LabelTable
 from relgraph.nn.tables import RelationTables
 
@@ -37,8 +38,11 @@ def check_plain_attention(name: str, attention: Any) -> None:
 
 
 def zero_tables(made: nn.Module, passed: Any) -> None:
-    """Set the rows of all tables to zero, but not of shared ones and of those that a caller passed as ``tables=``."""
+    """Set all tables and maps of edge features to zero, but not shared tables and those that a caller passed."""
     for tables in made.modules():
+        if isinstance(tables, EdgeMaps):
+            for weight in tables.parameters():
+                nn.init.zeros_(weight)
         if isinstance(tables, RelationTables) and not tables.shared and tables is not passed:
             for table in tables.modules():
                 if isinstance(table, LabelTable) and table.rows is not None:

@@ -164,6 +164,7 @@ class RelationEncoder(_Stack):
         labels: LabelsLike | Graph = None,
         cache: StackCache | None = None,
         bank_features: Any = None,
+        edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Apply all layers, then the norm.
 
@@ -191,8 +192,9 @@ class RelationEncoder(_Stack):
         labels = make_labels(attention.labeler, labels, "src", src, cache, attention._names.labels)
         for layer, own in zip(self.layers, caches, strict=True):
             src = layer(
-                src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features
-            )
+                src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features,
+                edge_attr=edge_attr,
+            )  # fmt: skip
         return src if self.norm is None else self.norm(src)
 
 
@@ -240,6 +242,8 @@ class RelationDecoder(_Stack):
         memory_labels: LabelsLike = None,
         cache: StackCache | None = None,
         bank_features: Any = None,
+        edge_attr: Tensor | None = None,
+        memory_edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Apply all layers, then the norm.
 
@@ -275,6 +279,7 @@ class RelationDecoder(_Stack):
             tgt = layer(
                 tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
                 memory_is_causal, labels=labels, memory_labels=memory_labels, cache=own, bank_features=bank_features,
+                edge_attr=edge_attr, memory_edge_attr=memory_edge_attr,
             )  # fmt: skip
         return tgt if self.norm is None else self.norm(tgt)
 

@@ -60,6 +60,7 @@ class RelationTransformer(nn.Module):
         dropout: probability in ``[0, 1)`` of dropout in training.
         activation: ``"relu"``, ``"gelu"``, ``"silu"`` or a function.
         custom_encoder: a :class:`~relgraph.RelationEncoder` of this width, which keeps its own options and values.
+            Features of edges, ``src_edge_attr``, need one whose attentions have ``edge_dim``.
         custom_decoder: a :class:`~relgraph.RelationDecoder`, likewise.
         labeler: makes the labels of source and target, as a layer's ``labeler`` does; None for no labels.
         memory_labeler: labels target rows (queries) against memory rows (keys), unless a call gives ``memory_labels``.
@@ -76,6 +77,7 @@ class RelationTransformer(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: unknown positions, bad sizes, or a labeler of an encoder or decoder that was passed in.
+        NotImplementedError: a ``custom_decoder`` with ``edge_dim``.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, labeler=rg.ClippedDistance(4)).eval()
@@ -144,7 +146,8 @@ class RelationTransformer(nn.Module):
                         f"{name} must be left out with custom_decoder, which has its own, got {shown(one)}"
                     )
             self.decoder = _check_stack("custom_decoder", custom_decoder, RelationDecoder, d_model, nhead)
-        self.encoder._name_arguments(labels="src_labels", attn_mask="src_mask")
+            _check_no_edge_dim(custom_decoder)
+        self.encoder._name_arguments(labels="src_labels", attn_mask="src_mask", edge_attr="src_edge_attr")
         self.decoder._name_arguments(labels="tgt_labels")
         self.positions, self.tgt_positions = check_sides(positions, d_model)
         self.dropout = nn.Dropout(dropout)
@@ -297,6 +300,7 @@ class RelationTransformer(nn.Module):
         src_labels: Labels | Graph | None = None,
         tgt_labels: Labels | Graph | None = None,
         memory_labels: LabelsLike = None,
+        src_edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Encode the source and decode the target.
 
@@ -323,6 +327,8 @@ class RelationTransformer(nn.Module):
             memory_labels: labels of the pairs of target (query) and memory (key), Labels; without a ``memory_labeler``
                 also integers ``[N, M]`` or ``[B, N, M]``, with one its input. Packed labels of ``B · N`` queries, with
                 ``q_ptr`` ``[0, N, 2N, ...]``, are for packed graphs and need no padding.
+            src_edge_attr: ``[E, F]``, a vector for each edge of ``src_labels``, for a ``custom_encoder`` whose
+                attentions have ``edge_dim``.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -334,7 +340,9 @@ class RelationTransformer(nn.Module):
         """
         src_labels = self._labels("src", self._check_rows("src", src), src_labels, None)
         ptr = check_source(src, self._check_rows("tgt", tgt), src_labels, memory_labels)
-        memory = self.encode(src, src_mask, src_key_padding_mask, src_is_causal, src_labels=src_labels)
+        memory = self.encode(
+            src, src_mask, src_key_padding_mask, src_is_causal, src_labels=src_labels, src_edge_attr=src_edge_attr
+        )
         return self.decode(
             tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
             memory_is_causal, tgt_labels=tgt_labels, memory_labels=memory_labels,
@@ -349,6 +357,7 @@ class RelationTransformer(nn.Module):
         src_is_causal: bool = False,
         *,
         src_labels: Labels | Graph | None = None,
+        src_edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Encode a source; the output is the decoder's memory.
 
@@ -366,7 +375,7 @@ class RelationTransformer(nn.Module):
         ptr = labels.k_ptr if isinstance(labels, Labels) and src.dim() == 2 else None
         x = self._with_positions("src", src, src_key_padding_mask, self.positions, ptr=ptr)
         check.boolean("src_is_causal", src_is_causal)
-        return self.encoder(x, src_mask, src_key_padding_mask, src_is_causal, labels=labels)
+        return self.encoder(x, src_mask, src_key_padding_mask, src_is_causal, labels=labels, edge_attr=src_edge_attr)
 
     @restores_cache_on_error
     def decode(  # noqa: D417
@@ -496,6 +505,17 @@ def _check_stack(name: str, stack: Any, kind: type[_Either], d_model: int, nhead
             f"got {attention.embed_dim} and {attention.num_heads}"
         )
     return stack
+
+
+def _check_no_edge_dim(decoder: Any) -> None:
+    """Raise NotImplementedError if a decoder reads features of edges, which the model passes to its encoder only."""
+    layer = decoder.layers[0]
+    for attention in (layer.self_attn, layer.multihead_attn):
+        if attention.edge_maps is not None:
+            raise NotImplementedError(
+                "custom_decoder must have attentions without edge_dim, as only the encoder gets features of edges, "
+                f"got edge_dim={attention.edge_maps.edge_dim}"
+            )
 
 
 def _draw(stacks: Sequence[nn.Module]) -> None:

@@ -11,8 +11,9 @@ from torch_geometric.data import Data
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
-from relgraph.labels import DistanceLabels, Labels
+from relgraph.labels import DistanceLabels, EdgeLabels, Labels
 from relgraph.labels.borders import graph_of
+from relgraph.labels.memory import makes_plain, memory_of
 from relgraph.nn import RelationAttention
 from relgraph.nn.inputs import Names
 from relgraph.nn.made_labels import labels_of, labels_of_lengths
@@ -20,7 +21,7 @@ from relgraph.nn.projections import check_head_dim
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
-from relgraph.pyg.data import borders, borders_of, check_sorted, from_data, parts_of
+from relgraph.pyg.data import borders, borders_of, check_sorted, edge_index_of, from_data, parts_of
 from relgraph.pyg.edge_layer import shown_score
 from relgraph.pyg.transforms import relation_labels
 from relgraph.score import Score
@@ -42,6 +43,8 @@ class RelationGlobalAttention(nn.Module):
             place of labels, such as a :class:`~relgraph.Graph`. The tables take its number of labels and their names.
         tables: kinds of tables, whose rows all heads share, or a :class:`~relgraph.RelationTables`. In
             :class:`~relgraph.pyg.RelationConv` each head has its own rows, as in PyG's TransformerConv.
+        edge_dim: F, the width of ``edge_attr``, or None. With it all nodes of a graph attend to each other, and pairs
+            joined by an edge also see its features.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -67,6 +70,7 @@ class RelationGlobalAttention(nn.Module):
         impl: str | None = None,
         score: Score | None = None,
         value_map: bool | int = False,
+        edge_dim: int | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
@@ -75,7 +79,7 @@ class RelationGlobalAttention(nn.Module):
         check.parameter_size(3, channels=channels, heads=heads, head_dim=dim)
         self.attention = RelationAttention(
             channels, heads, dropout, bias, num_labels=num_labels, tables=tables, impl=impl, score=score,
-            value_map=value_map, labeler=labeler,
+            value_map=value_map, labeler=labeler, edge_dim=edge_dim,
         )  # fmt: skip
         self.attention._names = Names("x", "x", "x")
 
@@ -90,6 +94,7 @@ class RelationGlobalAttention(nn.Module):
         batch: Tensor | None = None,
         *,
         bank_features: Any = None,
+        edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Let the nodes of each graph attend to each other.
 
@@ -103,13 +108,18 @@ class RelationGlobalAttention(nn.Module):
             batch: ``[N]``, the graph of each node, integers from 0 that never fall, as in PyG's batches. With packed
                 labels you can leave it out, and compiled code ignores it.
             bank_features: the input of the tables' banks.
+            edge_attr: ``[E, F]``, floating, for a layer with ``edge_dim``: a vector for each edge of the labels, in the
+                order of their ``edge_index``; the labels must be :class:`~relgraph.EdgeLabels`. Leave it out with a
+                Data, which has its own. A layer without labels attends over all pairs of each graph of the Data, whose
+                edges carry the features.
 
         Returns:
             ``[N, channels]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, or ``batch`` with a Data, which has its own.
-            ValueError: a Data without ``x``, nodes that are not in the order of their graphs, labels with other borders
+            TypeError: an argument of the wrong kind, or ``batch`` or ``edge_attr`` with a Data, which has its own.
+            ValueError: a Data without ``x``, or without the ``edge_attr`` that the layer reads; labels of other edges
+                than those of a Data; nodes that are not in the order of their graphs, labels with other borders
                 than ``batch``, labels that are missing or do not fit, or another width.
             NotImplementedError: a call that the implementation does not support.
 
@@ -117,11 +127,17 @@ class RelationGlobalAttention(nn.Module):
             >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4)      # no labels: plain attention
             >>> layer(torch.randn(5, 16), batch=torch.tensor([0, 0, 0, 1, 1])).shape
             torch.Size([5, 16])
+            >>> from torch_geometric.data import Data
+            >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4, edge_dim=3)
+            >>> data = Data(torch.randn(5, 16), torch.tensor([[0, 1, 3], [1, 2, 4]]), edge_attr=torch.randn(3, 3))
+            >>> layer(data).shape
+            torch.Size([5, 16])
         """
         labeler: Any = self.attention.labeler
-        ptr = None
+        ptr = data = None
         if type(x) is not Tensor and isinstance(x, Data):
-            data, x = x, parts_of(x, {"batch": batch}, {"batch": None})[0]
+            given = {"batch": batch, "edge_attr": edge_attr}
+            data, (x, _, edge_attr) = x, parts_of(x, given, {"batch": None, "edge_attr": self.attention.edge_maps})
             check_nodes("x", x, self.channels)
             if labels is None and labeler is not None and ("rel_node" in data or data.edge_index is not None):
                 labels = data
@@ -140,20 +156,27 @@ class RelationGlobalAttention(nn.Module):
             else:
                 labels = labels_of(labeler, from_data(labels) if isinstance(labels, Data) else labels)
         if labels is None:
-            labels = DistanceLabels(x.shape[0], lookup=(-1,), left=0, num_labels=0, ptr=ptr)
+            if edge_attr is not None and data is not None:
+                labels = _without_ids(edge_index_of("data", data._store), x.shape[0], ptr)
+            else:
+                labels = DistanceLabels(x.shape[0], lookup=(-1,), left=0, num_labels=0, ptr=ptr)
             if self.attention.tables is not None:
                 raise ValueError("labels must be given to a layer with num_labels and without a labeler, got None")
         elif not isinstance(labels, Labels):
             raise TypeError(f"labels must be Labels or None, got {in_place_of_labels(labels)}")
         elif ptr is not None and check.can_look_at_data(ptr):
             _check_borders(labels, ptr)
-        return self.attention(x, labels=labels, bank_features=bank_features)
+        if edge_attr is not None and data is not None:
+            _check_edges(labels, edge_index_of("data", data._store))
+        return self.attention(x, labels=labels, bank_features=bank_features, edge_attr=edge_attr)
 
     def __repr__(self) -> str:
         tables, labels = self.attention.tables, ""
         if tables is not None:
             labels = f", num_labels={tables.num_labels}{tables._options()}"
         extra = shown_score(self.attention.score, self.attention.value_map)
+        if self.attention.edge_maps is not None:
+            extra += f", edge_dim={self.attention.edge_maps.edge_dim}"
         return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels}{extra})"
 
 
@@ -164,6 +187,29 @@ def _check_batch(batch: Any, x: Tensor) -> None:
     check.same_device(x=x, batch=batch)
     if check.can_look_at_data(batch):
         check_sorted("batch", batch)
+
+
+def _without_ids(edge_index: Tensor, nodes: int, ptr: Tensor | None) -> EdgeLabels:
+    """All pairs of each graph, of which the edges are listed; made once for the same edges."""
+    owners = [edge_index] if ptr is None else [edge_index, ptr]
+
+    def make() -> EdgeLabels:
+        none = torch.full((edge_index.shape[-1],), -1, device=edge_index.device)
+        return EdgeLabels(edge_index, none, 0, q_len=nodes, default=-1, ptr=None if ptr is None else ptr.detach())
+
+    return memory_of(owners, ("all pairs", nodes)).once("labels", make) if makes_plain() else make()
+
+
+def _check_edges(labels: Labels, edge_index: Tensor) -> None:
+    """Raise ValueError unless labels list the edges of a Data, whose features belong to them, in their order."""
+    mine = getattr(labels, "edge_index", None)
+    if mine is None or mine.device != edge_index.device or not check.can_look_at_data(mine, edge_index):
+        return
+    if not torch.equal(mine, edge_index.long()):
+        raise ValueError(
+            f"labels must list the {edge_index.shape[1]} edges of the Data in their order, as edge_attr belongs to "
+            f"these, got {labels!r}: pass x, labels and edge_attr apart"
+        )
 
 
 def _check_borders(labels: Labels, ptr: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, pad
 from torch_geometric.data import HeteroData
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
@@ -27,9 +27,9 @@ EdgeKind = tuple[str, str, str]
 
 
 class _Projections(ModuleDict):
-    """A linear map per kind of node."""
+    """A linear map per kind of node, or of edge."""
 
-    def __init__(self, widths: Mapping[str, int], out_channels: int, bias: bool) -> None:
+    def __init__(self, widths: Mapping[Any, int], out_channels: int, bias: bool) -> None:
         super().__init__({kind: Linear(width, out_channels, bias=bias) for kind, width in widths.items()})
 
     def forward(self, nodes: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -63,8 +63,8 @@ class RelationHeteroConv(EdgeLayer):
     of node has its own query, key and value projections; each label has a key and a value vector. A node weighs all its
     neighbours in one softmax, which separate layers per kind of edge cannot do. With ``score=Bilinear``,
     ``value_map=True`` and ``tables=()`` this is the attention of :class:`~torch_geometric.nn.conv.HGTConv`, before its
-    output projections. For edges with ``edge_attr`` use one :class:`~relgraph.pyg.RelationConv` per kind of edge in
-    PyG's :class:`~torch_geometric.nn.conv.HeteroConv`.
+    output projections. Edges may have features, which each kind of edge maps into keys and values by itself, as in
+    :class:`~relgraph.pyg.RelationConv`; an edge costs the sum of the widths of all kinds.
 
     The layer itself is not a :class:`~torch_geometric.nn.conv.MessagePassing`: PyG's explainers need one per kind of
     edge, and the layer holds these in ``messages``. They compute the output, more slowly, if an explainer masks or
@@ -78,6 +78,8 @@ class RelationHeteroConv(EdgeLayer):
         out_channels: C, the width of each head.
         metadata: ``HeteroData.metadata()``: kinds of nodes, and kinds of edges as (source, relation, target).
         heads: H, the number of heads; this and all further arguments as in :class:`~relgraph.pyg.RelationConv`.
+        edge_dim: the width of the features of edges, or a dict with a width for each kind of edge that has features;
+            None if no kind has.
 
     Raises:
         TypeError: an argument of the wrong kind, such as metadata that is not a pair.
@@ -107,15 +109,18 @@ class RelationHeteroConv(EdgeLayer):
         tables: Sequence[str] | RelationTables = ("key", "value"),
         score: Score | None = None,
         value_map: bool | int = False,
+        edge_dim: int | Mapping[EdgeKind, int] | None = None,
     ) -> None:
         super().__init__()
         self.node_types, self.edge_types = _check_metadata(metadata)
+        self.edge_dims = _check_edge_dims(edge_dim, self.edge_types)
         self._set_sizes(out_channels, heads, concat, dropout)
         self.in_channels = in_channels
         widths, width = _check_widths(in_channels, self.node_types), heads * out_channels
         check.boolean("bias", bias)
-        self._check_projections(in_channels=max(widths.values()))
+        self._check_projections(in_channels=max(widths.values()), edge_dim=max(self.edge_dims.values(), default=1))
         self.lin_key, self.lin_query, self.lin_value = (_Projections(widths, width, bias) for _ in range(3))
+        self.lin_edge, self.lin_edge_value = (_Projections(self.edge_dims, width, False) for _ in range(2))
         out = width if concat else out_channels
         self.lin_skip = _Projections(widths, out, bias) if check.boolean("root_weight", root_weight) else None
         names = ["__".join(kind) for kind in self.edge_types]
@@ -127,6 +132,8 @@ class RelationHeteroConv(EdgeLayer):
         x_dict: Mapping[str, Tensor] | HeteroData,
         edge_index_dict: Mapping[EdgeKind, Any] | None = None,
         return_attention_weights: bool | None = None,
+        *,
+        edge_attr_dict: Mapping[EdgeKind, Tensor] | None = None,
     ) -> dict[str, Tensor] | tuple[dict[str, Tensor], dict[EdgeKind, Any]]:
         """Let the nodes attend over their incoming edges.
 
@@ -137,6 +144,8 @@ class RelationHeteroConv(EdgeLayer):
                 edge, without absent kinds.
             return_attention_weights: None returns only the nodes; both True and False also return the weights, as in
                 PyG's layers.
+            edge_attr_dict: ``[E, F]`` by kind of edge, floating, for each given kind with an ``edge_dim``; a HeteroData
+                holds it as ``edge_attr``.
 
         Returns:
             A dict of ``[N, H · C]`` for every kind of node given, or ``[N, C]`` without ``concat``; nodes without
@@ -146,8 +155,8 @@ class RelationHeteroConv(EdgeLayer):
 
         Raises:
             TypeError: an argument of the wrong kind, such as edges with a HeteroData, which has its own.
-            ValueError: kinds that are not in the metadata, edges without their nodes, shapes or devices that do not
-                fit, ends out of range.
+            ValueError: kinds that are not in the metadata, edges without their nodes or features, features of a kind
+                without ``edge_dim``, shapes or devices that do not fit, ends out of range.
 
         Example:
             >>> from torch_geometric.data import HeteroData
@@ -161,7 +170,7 @@ class RelationHeteroConv(EdgeLayer):
         wanted = return_attention_weights is not None
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
-        given = dicts_of(x_dict, edge_index_dict)
+        given = dicts_of(x_dict, edge_index_dict, edge_attr_dict, self.edge_dims)
         nodes, edges = self._read(*given)
         labels = self._labels(nodes, edges)
         query, key, value = (
@@ -171,7 +180,7 @@ class RelationHeteroConv(EdgeLayer):
         if in_func_transform() or any(followed(messages) for messages in self._messages_of(edges)):
             out, alpha = self._pass_messages(query, key, value, labels, edges)
         else:
-            out, alpha = self._fused(query, key, value, labels, wanted, {})
+            out, alpha = self._fused(query, key, value, labels, wanted, self._vectors(edges))
         out = out.flatten(1) if self.concat else out.mean(1)
         root = {} if self.lin_skip is None else self.lin_skip(nodes)
         parts = zip(nodes, out.split([x.shape[0] for x in nodes.values()]), strict=True)
@@ -182,10 +191,14 @@ class RelationHeteroConv(EdgeLayer):
         weights = zip(edges, alpha.to(out.dtype).split(_counts(edges)), strict=True)
         return found, {kind: with_values(given[1][kind], edges[kind], part) for kind, part in weights}
 
-    def _read(self, x_dict: Any, edge_index_dict: Any) -> tuple[dict[str, Tensor], dict[EdgeKind, Edges]]:
+    def _read(
+        self, x_dict: Any, edge_index_dict: Any, edge_attr_dict: Any
+    ) -> tuple[dict[str, Tensor], dict[EdgeKind, Edges]]:
         """The nodes and edges of a call by kind, checked, in the order of the metadata."""
         _check_kinds("x_dict", x_dict, self.node_types)
         _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
+        attrs = {} if edge_attr_dict is None else edge_attr_dict
+        _check_kinds("edge_attr_dict", attrs, self.edge_types)
         nodes = {}
         for kind in self.node_types:
             if kind in x_dict:
@@ -200,9 +213,33 @@ class RelationHeteroConv(EdgeLayer):
             for end in (source, target):
                 if end not in nodes:
                     raise ValueError(f"x_dict must hold the nodes of every edge given, {kind}, got no {end!r}")
-            edges[kind] = _edges_of(kind, edge_index_dict[kind], (nodes[source].shape[0], nodes[target].shape[0]))
+            sizes = nodes[source].shape[0], nodes[target].shape[0]
+            edges[kind] = _edges_of(kind, edge_index_dict[kind], attrs.get(kind), sizes, self.edge_dims.get(kind))
             check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges[kind].index})
+        for kind in attrs:
+            if kind not in edges:
+                raise ValueError(f"edge_index_dict must hold the edges of all features given, got none of {kind}")
         return nodes, edges
+
+    def _vectors(self, edges: dict[EdgeKind, Edges]) -> dict[str, Tensor]:
+        """Features of all edges and their maps for the fused call: each kind has columns of its own."""
+        widths = {kind: self.edge_dims[kind] for kind in edges if kind in self.edge_dims}
+        if not widths:
+            return {}
+        total, before, rows = sum(widths.values()), 0, []
+        like = next(some.attr for some in edges.values() if some.attr is not None)
+        for some in edges.values():
+            if some.attr is None:
+                rows.append(like.new_zeros(some.index.shape[1], total))
+                continue
+            width = some.attr.shape[1]
+            rows.append(pad(some.attr, (before, total - before - width)))
+            before += width
+        to_key, to_value = (
+            torch.cat([lin[kind].weight for kind in widths], 1).view(self.heads, self.out_channels, total)  # pyright: ignore[reportArgumentType]
+            for lin in (self.lin_edge, self.lin_edge_value)
+        )
+        return {"edge_attr": torch.cat(rows), "edge_key": to_key, "edge_value": to_value}
 
     def _labels(self, nodes: dict[str, Tensor], edges: dict[EdgeKind, Edges]) -> EdgeLabels:
         """All edges over the concatenated nodes; the label of each is the number of its kind."""
@@ -224,7 +261,8 @@ class RelationHeteroConv(EdgeLayer):
         """The same in plain PyG: one softmax, then the messages of each kind of edge."""
         source, target = labels.edge_index
         ends = query[target], key[source], value[source]
-        scores, values = scores_and_values(self, *ends, labels.ids, 0.0, 0.0)
+        of_edges = (self._of_features(lin, edges, query) for lin in (self.lin_edge, self.lin_edge_value))
+        scores, values = scores_and_values(self, *ends, labels.ids, *of_edges)
         alpha = softmax(scores, target, num_nodes=len(query))
         dropped, counts = dropout(alpha, self.dropout, self.training), _counts(edges)
         out = torch.zeros_like(query)
@@ -233,12 +271,23 @@ class RelationHeteroConv(EdgeLayer):
             out = out + messages(*part, len(query))
         return out, alpha
 
+    def _of_features(self, maps: _Projections, edges: dict[EdgeKind, Edges], query: Tensor) -> Tensor | float:
+        """What the features of each edge add to its key or value, ``[E, H, C]``; zeros for edges without features."""
+        if not self.edge_dims:
+            return 0.0
+        nothing, rows = query.new_zeros(1, self.heads * self.out_channels), []
+        for kind, some in edges.items():
+            lin: Any = maps[kind] if kind in self.edge_dims else None
+            rows.append(nothing.expand(some.index.shape[1], -1) if lin is None else lin(some.attr))
+        return torch.cat(rows or [nothing[:0]]).view(-1, self.heads, self.out_channels)
+
     def _messages_of(self, edges: dict[EdgeKind, Edges]) -> list[_Messages]:
         return [self.messages[kind] for kind in edges]  # pyright: ignore[reportArgumentType, reportReturnType]
 
     def __repr__(self) -> str:
         kinds = f"{len(self.node_types)} kinds of nodes, {len(self.edge_types)} kinds of edges"
-        options = f"heads={self.heads}{self._shown_options()}"
+        dims = f", edge_dim={self.edge_dims}" if self.edge_dims else ""
+        options = f"heads={self.heads}{self._shown_options()}{dims}"
         return f"RelationHeteroConv({self.in_channels}, {self.out_channels}, {options}; {kinds})"
 
 
@@ -272,14 +321,26 @@ def _check_widths(in_channels: Any, kinds: tuple[str, ...]) -> dict[str, int]:
     return {kind: check_width(widths[kind]) for kind in kinds}
 
 
-def dicts_of(x_dict: Any, edge_index_dict: Any) -> tuple[Any, Any]:
-    """Nodes and edges by kind, which may come from one HeteroData in place of both."""
+def _check_edge_dims(edge_dim: Any, kinds: tuple[EdgeKind, ...]) -> dict[EdgeKind, int]:
+    """The width of the features of each kind of edge that has some."""
+    dims: Any = (
+        dict.fromkeys(kinds, edge_dim) if edge_dim is not None and not isinstance(edge_dim, Mapping) else edge_dim
+    )
+    _check_kinds("edge_dim", dims or {}, kinds)
+    return {kind: check.integer("edge_dim", dims[kind], minimum=1) for kind in kinds if kind in (dims or {})}
+
+
+def dicts_of(x_dict: Any, edge_index_dict: Any, edge_attr_dict: Any, edge_dims: Any) -> tuple[Any, Any, Any]:
+    """Nodes, edges and features by kind, which may all come from one HeteroData; of features those that are read."""
     if not isinstance(x_dict, HeteroData):
-        return x_dict, edge_index_dict
-    if edge_index_dict is not None:
-        raise TypeError("edge_index_dict must be left out with a HeteroData, which has its own")
+        return x_dict, edge_index_dict, edge_attr_dict
+    for name, given in (("edge_index_dict", edge_index_dict), ("edge_attr_dict", edge_attr_dict)):
+        if given is not None:
+            raise TypeError(f"{name} must be left out with a HeteroData, which has its own")
     nodes = {kind: store["x"] for kind, store in x_dict.node_items() if "x" in store}
-    return nodes, {kind: store["edge_index"] for kind, store in x_dict.edge_items() if "edge_index" in store}
+    stores = {kind: store for kind, store in x_dict.edge_items() if "edge_index" in store}
+    features = {kind: x["edge_attr"] for kind, x in stores.items() if kind in edge_dims and "edge_attr" in x}
+    return nodes, {kind: store["edge_index"] for kind, store in stores.items()}, features
 
 
 def _counts(edges: Mapping[EdgeKind, Edges]) -> list[int]:
@@ -287,12 +348,13 @@ def _counts(edges: Mapping[EdgeKind, Edges]) -> list[int]:
     return [some.index.shape[1] for some in edges.values()]
 
 
-def _edges_of(kind: EdgeKind, given: Any, sizes: tuple[int, int]) -> Edges:
+def _edges_of(kind: EdgeKind, given: Any, attr: Any, sizes: tuple[int, int], edge_dim: int | None) -> Edges:
     """The edges of one kind; error messages name it."""
     try:
-        return read_edges(given, None, None, sizes, None, None)
+        return read_edges(given, None, attr, sizes, None, edge_dim)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"edge_index_dict[{kind}]: {error}") from None
+        name = "edge_attr_dict" if str(error).startswith("edge_attr") else "edge_index_dict"
+        raise type(error)(f"{name}[{kind}]: {error}") from None
 
 
 def _check_kinds(name: str, given: Any, known: Sequence[Any]) -> None:

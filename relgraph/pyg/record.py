@@ -38,7 +38,9 @@ def _split_hetero(layer: RelationHeteroConv, given: Arguments, _: Arguments, out
     """Weights and mass of all kinds end to end, in the order of the metadata."""
     found, attended = out
     named = _named(layer, given)
-    nodes, edges = layer._read(*dicts_of(named["x_dict"], named["edge_index_dict"]))
+    nodes, edges = layer._read(
+        *dicts_of(named["x_dict"], named["edge_index_dict"], named.get("edge_attr_dict"), layer.edge_dims)
+    )
     labels = layer._labels(nodes, edges)
     parts = [_alpha_of(attended[kind]) for kind in edges]
     alpha = torch.cat([next(iter(found.values())).new_zeros(0, layer.heads), *parts])

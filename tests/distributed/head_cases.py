@@ -103,6 +103,8 @@ def cases() -> Iterator[Case]:
     yield attention("function", score=Scaled())
     yield attention("bases", value_map=2)
     yield attention("gates", key_gate=True, value_gate=True)
+    features = torch.linspace(-1, 1, 3 * len(edges().ids), dtype=torch.float64).view(-1, 3)
+    yield attention("features of edges", edges(default=0), {"edge_attr": features}, edge_dim=3)
     yield attention("masks", call={"attn_mask": mask, "key_padding_mask": padding})
     yield attention("rows", tables=("value",), call={"row_scores": rows})
     yield attention("by sample", rg.DenseLabels(torch.arange(2 * LENGTH**2).view(2, LENGTH, LENGTH) % 5, 5))

@@ -116,6 +116,10 @@ def _blocked(*shape: int) -> Tensor:
     return torch.zeros(*shape, dtype=torch.bool)
 
 
+def _edges(keys: int = 3) -> rg.EdgeLabels:
+    return rg.EdgeLabels(torch.tensor([[0, 2], [1, 0]]), torch.tensor([0, 1]), 3, q_len=3, k_len=keys, default=2)
+
+
 def _attend(**options) -> Good:
     arguments = {
         "query": _rows(),
@@ -330,6 +334,9 @@ GOOD_CALLS = {
         {"embed_dim": 8, "num_heads": 2, "labeler": LABELER, "rotary": rg.RotaryPositions(4)},
         also={**SIZES, "embed_dim": ("rotary",), "num_heads": ("rotary",)},
     ),
+    "RelationAttention (features of edges)": lambda: Good(
+        rg.RelationAttention, {"embed_dim": 8, "num_heads": 2, "edge_dim": 3}, also=SIZES
+    ),
     "RelationAttention.from_plain": lambda: Good(
         rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True)}
     ),
@@ -346,6 +353,11 @@ GOOD_CALLS = {
         rg.RelationAttention(8, 2, num_labels=3, tables=("bias",), score=rg.score.LeakyReLU(), value_map=True),
         {"query": _rows(), "labels": LABELER(3), "row_scores": torch.randn(2, 2, 3, 3)},
         also={"query": ("labels", "row_scores")},
+    ),
+    "RelationAttention.forward (features of edges)": lambda: Good(
+        rg.RelationAttention(8, 2, num_labels=3, edge_dim=2),
+        {"query": _rows(), "labels": _edges(), "edge_attr": torch.randn(2, 2)},
+        also={"query": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationAttention.forward (raw ids)": lambda: _attend(labels=torch.zeros(2, 3, 4, dtype=torch.int64)),
     "RelationAttention.forward (a cache)": lambda: _growing(
@@ -448,6 +460,29 @@ GOOD_CALLS = {
         also={
             "tgt": ("labels", "memory_labels", "row_scores", "memory_row_scores"),
             "memory": ("tgt", "memory_labels"),
+        },
+    ),
+    "RelationDecoderLayer.forward (features of edges)": lambda: Good(
+        rg.RelationDecoderLayer(
+            8,
+            2,
+            16,
+            self_attention=rg.RelationAttention(8, 2, num_labels=3, edge_dim=2),
+            cross_attention=rg.RelationAttention(8, 2, num_labels=3, edge_dim=2),
+        ),
+        {
+            "tgt": _rows(),
+            "memory": _rows(4),
+            "labels": _edges(),
+            "memory_labels": _edges(4),
+            "edge_attr": torch.randn(2, 2),
+            "memory_edge_attr": torch.randn(2, 2),
+        },
+        also={
+            "tgt": ("labels", "memory_labels"),
+            "memory": ("tgt", "memory_labels"),
+            **dict.fromkeys(("labels", "memory_labels", "edge_attr"), ("edge_attr", "memory_edge_attr", "labels")),
+            "memory_edge_attr": ("memory_labels", "edge_attr"),
         },
     ),
     "RelationDecoderLayer.forward (labels of the whole)": lambda: Good(

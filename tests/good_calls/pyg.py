@@ -251,6 +251,7 @@ GOOD_CALLS = {
             "concat": True,
             "root_weight": True,
             "tables": ("key", "value"),
+            "edge_dim": 3,
         },
         also={"metadata": ("in_channels",)},
         accepts={"in_channels": ("number",)},
@@ -278,10 +279,23 @@ GOOD_CALLS = {
         },
         also={"x_dict": ("edge_index_dict",), "edge_index_dict": ("x_dict",)},
     ),
+    "RelationHeteroConv.forward (features of edges)": lambda: Good(
+        rg.pyg.RelationHeteroConv(8, 4, METADATA, 2, edge_dim={TRIPLE: 3}),
+        {
+            "x_dict": {"author": torch.randn(2, 8), "paper": torch.randn(3, 8)},
+            "edge_index_dict": {TRIPLE: torch.tensor([[0, 1], [0, 2]])},
+            "edge_attr_dict": {TRIPLE: torch.randn(2, 3)},
+        },
+        also={
+            "x_dict": ("edge_index_dict",),
+            "edge_index_dict": ("x_dict", "edge_attr_dict"),
+            "edge_attr_dict": ("edge_attr",),
+        },
+    ),
     "RelationHeteroConv.forward (data)": lambda: Good(_layers()["hetero"], {"x_dict": _hetero()}),
     "RelationGlobalAttention": lambda: Good(
         rg.pyg.RelationGlobalAttention,
-        {"channels": 8, **ATTENTION, "num_labels": 2, "tables": ("key", "value"), "impl": "dense"},
+        {"channels": 8, **ATTENTION, "num_labels": 2, "tables": ("key", "value"), "impl": "dense", "edge_dim": 3},
         also={"channels": ("heads",), "heads": ("channels",)},
         accepts={"num_labels": ("list",)},
     ),
@@ -313,6 +327,13 @@ GOOD_CALLS = {
             "bank_features": None,
         },
         {"x": ("labels", "batch"), "batch": ("labels",)},
+    ),
+    "RelationGlobalAttention.forward (features of edges)": lambda: Good(
+        lambda x, edge_attr: rg.pyg.RelationGlobalAttention(8, 2, num_labels=3, edge_dim=2)(
+            x, rg.EdgeLabels(_index(), torch.tensor([0, 1, 0]), 3, q_len=3, default=2), edge_attr=edge_attr
+        ),
+        {"x": torch.randn(3, 8), "edge_attr": torch.randn(3, 2)},
+        {"x": ("labels",)},
     ),
     "RelationConv.forward (data)": lambda: Good(rg.pyg.RelationConv(3, 4, num_relations=2, edge_dim=3), {"x": _data()}),
     "RelationGlobalAttention.forward (data)": lambda: Good(

@@ -225,7 +225,7 @@ def test_data_that_does_not_fit(x):
     conv, data = RelationGlobalAttention(8, heads=2, labeler=LABELER).to(F64), batch_of(x)
     with pytest.raises(ValueError, match="labels must have the borders of batch"):
         conv(data, LABELER(rg.Graph(EDGES[:, :1], 5, ptr=torch.tensor([0, 2, 5]))))
-    with pytest.raises(TypeError, match="batch must be left out with a DataBatch, which has its own"):
+    with pytest.raises(TypeError, match="batch and edge_attr must be left out with a DataBatch"):
         conv(data, batch=BATCH)
     with pytest.raises(ValueError, match="labels must be given to a layer with num_labels and without a labeler"):
         layer()(data)
@@ -234,6 +234,34 @@ def test_data_that_does_not_fit(x):
     del data.x
     with pytest.raises(ValueError, match="data.x must be given, as the layer reads it, got a Data with"):
         conv(data)
+
+
+def test_features_of_edges(x):
+    """A layer without labels joins all nodes of a graph, and its edges carry features; in a batch as alone."""
+    conv, attr = RelationGlobalAttention(8, heads=2, edge_dim=3).to(F64), torch.randn(3, 3, dtype=F64)
+    parts = [Data(x=one.x, edge_index=one.edge_index) for one in batch_of(x).to_data_list()]
+    parts[0].edge_attr, parts[1].edge_attr = attr[:2], attr[2:]
+    data = Batch.from_data_list(parts)
+    out = conv(data)
+    labels = rg.EdgeLabels(EDGES[:, :2], torch.full((2,), -1), 0, q_len=3, default=-1)
+    torch.testing.assert_close(out[:3], conv.attention(x[:3], labels=labels, edge_attr=attr[:2]))
+    torch.testing.assert_close(out[3:], conv(Data(x=x[3:], edge_index=EDGES[:, 2:] - 3, edge_attr=attr[2:])))
+    del data.ptr
+    torch.testing.assert_close(conv(data), out)
+    assert repr(conv) == "RelationGlobalAttention(8, heads=2, edge_dim=3)"
+    by_type = rg.EdgeType(1, attend="all")
+    typed = RelationGlobalAttention(8, heads=2, edge_dim=3, labeler=by_type).to(F64)
+    torch.testing.assert_close(typed(data), typed(x, by_type(graph(0, 3, 5)), edge_attr=attr))
+    stored = Batch.from_data_list([AddRelationLabels(by_type)(one) for one in parts])
+    torch.testing.assert_close(typed(stored), typed(data))
+    inverse = rg.EdgeType(1, attend="all", inverse=True)
+    typed = RelationGlobalAttention(8, heads=2, edge_dim=3, labeler=inverse).to(F64)
+    with pytest.raises(ValueError, match="labels must list the 3 edges of the Data in their order"):
+        typed(data)
+    both = torch.cat([attr, attr])  # of the edges, then of their inverses
+    torch.testing.assert_close(typed(x, inverse(graph(0, 3, 5)), edge_attr=both).shape, torch.Size([5, 8]))
+    with pytest.raises(ValueError, match="data.edge_attr must be given, as the layer reads it"):
+        conv(batch_of(x))
 
 
 def test_a_labeler_of_lengths_needs_no_labels(x):

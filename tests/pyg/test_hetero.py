@@ -35,7 +35,10 @@ def layer(**options):
     return RelationHeteroConv({"author": 5, "paper": 6}, 4, METADATA, heads=2, **options).to(F64)
 
 
-def looped(conv, x):
+FEATURES = {WRITES: torch.randn(4, 3, dtype=F64), READS: torch.randn(1, 2, dtype=F64)}
+
+
+def looped(conv, x, features=()):
     """The same, node by node and edge by edge, without the root's part."""
     q, k, v = (lin(x) for lin in (conv.lin_query, conv.lin_key, conv.lin_value))
     tables = {name: table.expand(2, 3, 4) for name, table in conv.tables().items()}
@@ -48,11 +51,15 @@ def looped(conv, x):
                 for number, triple in enumerate(conv.edge_types):
                     if triple[2] != kind:
                         continue
-                    index = EDGES[triple]
-                    for j in index[0, index[1] == i].tolist():
+                    for e, (j, target) in enumerate(EDGES[triple].T.tolist()):
+                        if target != i:
+                            continue
                         keys = k[triple[0]][j, part] + tables["key_table"][h, number]
-                        scores.append(q[kind][i, part] @ keys / math.sqrt(4))
                         values.append(v[triple[0]][j, part] + tables["value_table"][h, number])
+                        if triple in features:
+                            keys = keys + conv.lin_edge[triple](features[triple][e])[part]
+                            values[-1] = values[-1] + conv.lin_edge_value[triple](features[triple][e])[part]
+                        scores.append(q[kind][i, part] @ keys / math.sqrt(4))
                 if scores:
                     out[kind][i, h] = torch.stack(scores).softmax(0) @ torch.stack(values)
     return out
@@ -72,6 +79,63 @@ def test_against_loops(x, options):
     other = conv(dict(reversed(x.items())), dict(reversed(EDGES.items())))
     assert all(torch.equal(other[kind], conv(x, EDGES)[kind]) for kind in METADATA[0])
     assert not torch.equal(conv.train()(x, EDGES)["paper"], conv(x, EDGES)["paper"])
+
+
+def test_features_of_edges_against_loops(x):
+    """By kernels and by messages, values and all gradients; one kind of edge has no features."""
+    conv = layer(edge_dim={WRITES: 3, READS: 2}, root_weight=False)
+    features = {kind: rows.clone().requires_grad_() for kind, rows in FEATURES.items()}
+    expected, leaves = looped(conv, x, features), [*features.values(), *conv.parameters()]
+    direction = {kind: torch.randn_like(out) for kind, out in expected.items()}
+
+    def grads(found):
+        return torch.autograd.grad(sum((found[kind] * direction[kind]).sum() for kind in x), leaves)
+
+    wanted = grads(expected)
+    for by_messages in (False, True):
+        if by_messages:
+            conv.messages[CITES].register_message_forward_hook(lambda *_: None)
+        out = {kind: rows.unflatten(1, (2, 4)) for kind, rows in conv(x, EDGES, edge_attr_dict=features).items()}
+        for kind in x:
+            torch.testing.assert_close(out[kind], expected[kind], atol=1e-12, rtol=0)
+        torch.testing.assert_close(grads(out), wanted, atol=1e-12, rtol=0)
+    assert repr(conv).endswith("edge_dim={" + f"{WRITES}: 3, {READS}: 2" + "}; 2 kinds of nodes, 3 kinds of edges)")
+
+
+def test_a_hetero_data_holds_features(x):
+    data, conv = HeteroData({kind: {"x": nodes} for kind, nodes in x.items()}), layer(edge_dim=2)
+    for kind, index in EDGES.items():
+        data[kind].edge_index, data[kind].edge_attr = index, torch.randn(index.shape[1], 2, dtype=F64)
+    expected = conv(x, EDGES, edge_attr_dict=data.edge_attr_dict)
+    with rg.record_attention(conv, weights=True) as record:
+        out = conv(data)
+    assert record[""][0].weights.shape == (8, 2)
+    for kind in x:
+        torch.testing.assert_close(out[kind], expected[kind])
+    layer()(data)  # reads none
+    with pytest.raises(TypeError, match="edge_attr_dict must be left out with a HeteroData"):
+        conv(data, edge_attr_dict=data.edge_attr_dict)
+    del data[CITES].edge_attr
+    with pytest.raises(
+        ValueError, match=r"edge_attr_dict\[.*cites.*\]: edge_attr must be given .* edge_dim=2, got None"
+    ):
+        conv(data)
+
+
+def test_features_that_do_not_fit(x):
+    conv = layer(edge_dim={WRITES: 3})
+    with pytest.raises(
+        ValueError, match=r"edge_attr_dict\[.*\]: edge_attr must have shape .* = \[4, 3\], got \[4, 2\]"
+    ):
+        conv(x, EDGES, edge_attr_dict={WRITES: torch.zeros(4, 2)})
+    with pytest.raises(ValueError, match=r"edge_attr_dict\[.*\]: edge_attr must be left out without edge_dim"):
+        conv(x, EDGES, edge_attr_dict=FEATURES)
+    with pytest.raises(ValueError, match="edge_index_dict must hold the edges of all features given, got none of"):
+        conv(x, {}, edge_attr_dict={WRITES: FEATURES[WRITES]})
+    with pytest.raises(TypeError, match="edge_attr_dict must be a dict by kind, got Tensor"):
+        conv(x, EDGES, edge_attr_dict=FEATURES[WRITES])
+    with pytest.raises(ValueError, match="edge_dim must hold kinds of the metadata"):
+        layer(edge_dim={("paper", "likes", "paper"): 3})
 
 
 def test_with_one_kind_it_is_relation_conv(x):
