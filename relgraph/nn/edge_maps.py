@@ -57,7 +57,7 @@ def make_edge_maps(edge_dim: Any, layer: Any, factory: dict[str, Any]) -> EdgeMa
 
 
 def check_edge_attr(
-    given: Any, maps: EdgeMaps | None, labels: Any, query: Tensor, cache: KVCache | None, names: Names
+    given: Any, maps: Any, labels: Any, query: Tensor, cache: KVCache | None, names: Names
 ) -> None:
     """Raise unless the features fit the maps of a layer and the edges of its labels; errors use ``names``."""
     name = names.edge_attr

@@ -507,6 +507,12 @@ def _check_stack(name: str, stack: Any, kind: type[_Either], d_model: int, nhead
     return stack
 
 
+def _check_no_states(encoder: Any) -> None:
+    """Raise NotImplementedError if an encoder returns states of edges, which a decoder does not read."""
+    if encoder.layers[0].self_attn.edge_states is not None:
+        raise NotImplementedError("custom_encoder must have attentions without edge_update, whose states nobody reads")
+
+
 def _check_no_edge_dim(decoder: Any) -> None:
     """Raise NotImplementedError if a decoder reads features of edges, which the model passes to its encoder only."""
     layer = decoder.layers[0]

@@ -20,7 +20,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.arguments.hints import in_place_of_tensor
 from relgraph.labels import EdgeLabels
-from relgraph.nn.edge_states import EdgeStates, Listed, check_edge_update
+from relgraph.nn.edge_states import EdgeStates, Listed, check_degree, check_edge_update
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg import edge_states
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
@@ -364,7 +364,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
         x_src, x_dst, edge_index, edges = self._read(x, edge_index, edge_type, edge_attr)
-        degree = edge_states.check_degree(degree, self, x_dst.shape[0])
+        degree = check_degree(degree, self.edge_states, x_dst.shape[0], "N_dst")
         if self.edge_states is not None:
             return self._with_states(x_src, x_dst, edge_index, edges, wanted, degree)
         if self.normalize == "relation":

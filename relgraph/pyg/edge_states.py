@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import dropout
 from torch_geometric.utils import softmax
 
-from relgraph.arguments import check
 from relgraph.nn.edge_states import Attended, EdgeStates, Listed, Sums, Terms
 from relgraph.nn.edge_states.states import sum_by_row
 from relgraph.pyg.adjacency import Edges
@@ -25,17 +24,6 @@ def check_options(layer: Any, given: dict[str, Any]) -> None:
     for name, value in wrong.items():
         hint = ": add an embedding of the relation to edge_attr" if name in ("num_relations", "tables") else ""
         raise NotImplementedError(f"{name} must be left out with edge_update, got {value!r}{hint}")
-
-
-def check_degree(degree: Any, layer: Any, targets: int) -> Tensor | None:
-    """Return ``degree``; raise unless it is a number for every target of a layer whose states read it."""
-    if degree is None:
-        return None
-    if not getattr(layer.edge_states, "reads_degree", False):
-        raise ValueError("degree must be left out without edge_update='grit', which alone reads it")
-    if list(check.tensor("degree", degree).shape) != [targets]:
-        raise ValueError(f"degree must have shape [N_dst] = [{targets}], got {list(degree.shape)}")
-    return degree
 
 
 def attend(
