@@ -2,9 +2,10 @@
 
 This compares values and gradients of every implementation with ``reference`` in float64 on tiny problems. On a GPU it
 runs the self-check of the fused kernels for each dtype, and shows which implementation ``impl=None`` takes for typical
-calls. The exit status is 1 if a self-check fails or an implementation that should work does not, else 0. The command
-compiles the kernels of ``native`` if they are missing, so run it to build them ahead, for an image or a machine without
-a network.
+calls. The exit status is 1 if a self-check fails or an implementation that should work does not, else 0.
+
+``python -m relgraph compile`` compiles the kernels of ``native`` from the sources that are installed, for this very
+processor, and keeps them in the cache. That takes 10 to 20 seconds of a C++ compiler.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from torch import Tensor
 
 import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.native import build
+from relgraph.impl.native import build, compiler
+from relgraph.impl.native.compiler import UnavailableError
 from relgraph.impl.triton import limits, selfcheck
 
 PACKAGES = {
@@ -44,6 +46,17 @@ TOLERANCE = 1e-4
 
 SIZES = (64, 128)
 """The head sizes whose kernels are checked: those of most models. A call with heads of another size checks its own."""
+
+TESTED = {("2.13", "3.11")}
+"""The versions of torch and Python that CI runs together; ``.ci/matrix`` lists those that it does not."""
+
+LOST = {
+    "blocked": "without oneDNN's product of float32 in this torch: BLAS multiplies, which is slower",
+    "blocked_half": "without oneDNN's product of bfloat16 in this torch: float32 multiplies, which is slower",
+    "release": "without the function of this torch that releases the matrix unit: none is used for bfloat16",
+    "parallel": "without the threads of this torch: kernels use one",
+}
+"""What it means that the kernels have not found a function of torch, or that it does not work here."""
 
 
 class Tried(NamedTuple):
@@ -97,8 +110,11 @@ class Taken(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m relgraph", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("command", nargs="?", choices=["compile"], help="compile the CPU kernels, instead of a report")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(arguments)
+    if options.command == "compile":
+        return compile_kernels()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # failures go into the report
         checked = [one for gpu in gpus() for one in check_kernels(gpu)]
@@ -107,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tried = [try_one(impl, device) for device in devices for impl in IMPLEMENTATIONS]
     ok = all(one.works or one.refused for one in tried) and not any(one.passed is False for one in checked)
     report = {"relgraph": rg.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    report |= {"tested": (minor(torch.__version__), minor(platform.python_version())) in TESTED}
     report |= {"packages": {package: installed(package) for package in PACKAGES}}
     report |= {"extras": {package: extra for package, (_, extra) in PACKAGES.items()}}
     cpu = {"machine": platform.machine(), "threads": torch.get_num_threads()}
@@ -121,6 +138,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lines += ["", *map(str, part)] if part else []
         print("\n".join(lines))
     return 0 if ok else 1
+
+
+def compile_kernels() -> int:
+    """Compile the CPU kernels, print where they are or why there are none, and return the exit status."""
+    try:
+        path = compiler.compile_native()
+    except UnavailableError as error:
+        print(f"not compiled: {'; '.join(error.args)}")
+        return 1
+    known = build.load()
+    works = isinstance(known, build.Kernels) and known.path == path
+    print(f"compiled: {path}" if works else f"compiled, but not in use: {path}: {known}")
+    return 0 if works else 1
+
+
+def minor(version: str) -> str:
+    """The first two numbers of a version."""
+    return ".".join(version.split(".")[:2])
 
 
 def gpus() -> list[torch.device]:
@@ -240,6 +275,8 @@ def difference(got: list[Tensor], wanted: list[Tensor]) -> str | None:
 def as_text(report: dict[str, Any]) -> list[str]:
     """Versions, devices and kernels in lines."""
     lines = [f"{name:<18}{report[name]}" for name in ("relgraph", "python", "torch")]
+    pairs = ", ".join(f"torch {torch} with Python {python}" for torch, python in sorted(TESTED))
+    lines.append(f"{'':<18}{'tested together' if report['tested'] else 'not tested together; tested: ' + pairs}")
     for package, extra in report["extras"].items():
         advice = f"not installed: pip install {package} (extra {extra})"
         lines.append(f"{package:<18}{report['packages'][package] or advice}")
@@ -252,8 +289,8 @@ def as_text(report: dict[str, Any]) -> list[str]:
     for one in cuda["devices"]:
         facts = f"compute capability {one['capability']}, {one['memory']:.1f} GiB"
         lines.append(f"{one['device']:<18}{one['name']}, {facts}")
-    state = f"built: {kernels['path']}" if kernels["built"] else f"not built: {kernels['why']}"
-    return [*lines, f"{'cpu kernels':<18}{state}"]
+    lines.append(f"{'cpu kernels':<18}{kernels['path'] or 'none: ' + kernels['why']}")
+    return [*lines, *(f"{'':<18}{line}" for line in kernels.get("without", []))]
 
 
 def kernels_as_json() -> dict[str, Any]:
@@ -262,7 +299,8 @@ def kernels_as_json() -> dict[str, Any]:
     if isinstance(known, build.Missing):
         return {"built": False, "path": None, "why": str(known)}
     found = {name: bool(address) for name, address in vars(known.found).items()}
-    return {"built": True, "path": str(known.path), "why": None, "found": found}
+    without = [line for name, line in LOST.items() if not found[name]]
+    return {"built": True, "path": str(known.path), "why": None, "found": found, "without": without}
 
 
 def cuda_as_json() -> dict[str, Any]:

@@ -28,6 +28,14 @@ INNER += tuple(
 """Methods that PyG or implementations call, those whose arguments are the constructor's, and operators that are
 functions of ``rg.labels``."""
 
+INNER += (
+    "transformers.RelationCollator.__call__",
+    "transformers.RelgraphCallback.on_init_end",
+    "transformers.Relation.forward",
+)
+INNER += ("transformers.from_pretrained",)
+"""What Trainer and attention modules call, and what reads a model from a folder."""
+
 MODULES = (rg, rg.functional, rg.score, rg.labels, rg.labelers, rg.nn, rg.pyg, rg.plot, rg.distributed)
 INTEROP = {name: getattr(rg.interop, name) for name in rg.interop.MODULES}
 

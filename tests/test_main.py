@@ -33,6 +33,7 @@ def test_as_a_command(monkeypatch, capsys):
     assert told["relgraph"] == rg.__version__
     assert told["python"] == platform.python_version()
     assert told["torch"] == torch.__version__
+    assert told["tested"] == (told["torch"].startswith("2.13.") and told["python"].startswith("3.11."))
     assert set(told["packages"]) == {"torch-geometric", "networkx", "conllu", "matplotlib", "triton"}
     assert told["extras"]["torch-geometric"] == "pyg"
     assert told["devices"]["cpu"]["threads"] >= 1
@@ -52,7 +53,7 @@ def test_text(capsys, no_kernels):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"relgraph          {rg.__version__}"
     assert f"cpu               {platform.machine()}, {torch.get_num_threads()} threads" in lines
-    assert "cpu kernels       not built: RELGRAPH_NATIVE=0 turns them off" in lines
+    assert "cpu kernels       none: RELGRAPH_NATIVE=0 turns them off" in lines
     assert lines[-6:] == [
         "reference   cpu     works",
         "dense       cpu     works",
@@ -69,11 +70,17 @@ def test_kernels_that_are_there(capsys):
         pytest.skip(str(known))
     assert report.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert f"cpu kernels       built: {known.path}" in lines
+    assert f"cpu kernels       {known.path}" in lines
     assert "native      cpu     works" in lines
     told = report.kernels_as_json()
     assert (told["built"], told["path"], told["why"]) == (True, str(known.path), None)
     assert set(told["found"]) == {"gemm", "blocked", "blocked_half", "release", "parallel"}
+
+
+def test_another_torch(monkeypatch, capsys, no_kernels):
+    monkeypatch.setattr(torch, "__version__", "2.11.1+cpu")
+    assert report.main([]) == 0
+    assert " " * 18 + "not tested together; tested: torch 2.13 with Python 3.11" in capsys.readouterr().out.splitlines()
 
 
 def test_an_implementation_that_raises(monkeypatch, capsys):

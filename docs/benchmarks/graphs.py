@@ -2,6 +2,7 @@
 
     python -m docs.benchmarks.graphs edges     # 10,000 nodes, 200,000 edges, 20 types; projections and sorting included
     python -m docs.benchmarks.graphs vectors   # the same with 16 channels on every edge instead of types
+    python -m docs.benchmarks.graphs pairs     # 2,000 nodes that all attend, with and without channels on listed edges
     python -m docs.benchmarks.graphs scores    # maps of values, Bilinear and Additive against the dot product
     python -m docs.benchmarks.graphs growth    # up to 2,000,000 edges
     python -m docs.benchmarks.graphs memory    # peak extra memory, one fresh process per figure
@@ -27,6 +28,7 @@ import relgraph as rg
 from docs.benchmarks.about import command
 from docs.benchmarks.measure import Rows, fresh_peak, peak_mib, report, rounds
 
+PAIRED = 2_000
 NODES, EDGES, TYPES, HEADS, SIZE, VECTOR = 10_000, 200_000, 20, 8, 16, 16
 WIDTH = HEADS * SIZE
 
@@ -46,6 +48,24 @@ def layers(edges: int, kind: str, nodes: int = NODES) -> dict[str, Callable[[], 
         made = {name: rg.pyg.RelationConv(WIDTH, SIZE, HEADS, num_relations=TYPES, **x) for name, x in options.items()}
         labels = rg.EdgeLabels(index, types, TYPES, q_len=nodes)
         return {name: partial(conv, x, labels) for name, conv in made.items()}
+    if kind == "pairs":
+        x, nodes = torch.randn(PAIRED, WIDTH, requires_grad=True), PAIRED
+        place = torch.randperm(nodes * nodes)[:edges]
+        index, types, attr = (
+            torch.stack([place % nodes, place // nodes]),
+            types[: len(place)],
+            torch.randn(edges, VECTOR),
+        )
+        labels = rg.EdgeLabels(index, types, TYPES + 1, q_len=nodes, default=TYPES)
+        plain, carried = (
+            rg.pyg.RelationGlobalAttention(WIDTH, HEADS, num_labels=TYPES + 1, edge_dim=dim) for dim in (None, VECTOR)
+        )
+        by_rows = rg.pyg.RelationGlobalAttention(WIDTH, HEADS, num_labels=TYPES + 1, edge_dim=VECTOR, impl="chunked")
+        return {
+            "RelationGlobalAttention, types": lambda: plain(x, labels),
+            "RelationGlobalAttention, types and edge_attr": lambda: carried(x, labels, edge_attr=attr),
+            "the same in blocks by rows": lambda: by_rows(x, labels, edge_attr=attr),
+        }
     if kind == "vectors":
         attr = torch.randn(edges, VECTOR)
         theirs = TransformerConv(WIDTH, SIZE, HEADS, edge_dim=VECTOR)
@@ -105,7 +125,7 @@ def peak(arguments: argparse.Namespace) -> None:
     print(round(peak_mib(both), 1))
 
 
-MEASURES = {"edges": edges, "vectors": edges, "scores": edges, "growth": growth, "memory": memory}
+MEASURES = {"edges": edges, "vectors": edges, "pairs": edges, "scores": edges, "growth": growth, "memory": memory}
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -113,7 +133,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--edges", type=int, default=EDGES)
-    parser.add_argument("--kind", choices=["types", "vectors", "scores"], default="types", help="peak: which layers")
+    parser.add_argument(
+        "--kind", choices=["types", "vectors", "pairs", "scores"], default="types", help="peak: which layers"
+    )
     parser.add_argument("--which", type=int, default=0, help="peak: which of these layers, in their order")
     command(parser, {**MEASURES, "peak": peak}, given)
 

@@ -74,10 +74,10 @@ def stubbed() -> Iterator[None]:
     """Replace all kernels of ``impl="triton"`` by stubs."""
     from triton.runtime import KernelInterface
 
-    from relgraph.impl.triton import attention_kernels, edge_kernels, vector_kernels
+    from relgraph.impl.triton import attention_kernels, edge_kernels, mask_kernel, vector_kernels
 
     kept = []
-    for module in (attention_kernels, edge_kernels, vector_kernels):
+    for module in (attention_kernels, edge_kernels, mask_kernel, vector_kernels):
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, KernelInterface):
                 kept.append((module, name, kernel))

@@ -4,8 +4,9 @@ Tiles, warps and stages are those of a call (``relgraph.impl.triton.tiling``). N
 head-size``; *none* is the kernel compiled without labels. The rules apply to the half types without options at heads of
 64 and 128. Other sizes, float32 (multiplied without tensor cores) and options are only reported.
 
-*row_vectors* is the small kernel before both backward kernels. *edges* are the kernels over listed pairs, with and
-without 32 labels.
+*row_vectors* is the small kernel before both backward kernels. *backward_mask* is the gradient of an added mask: the
+rules on spills and tensor cores apply to it. *edges* are the kernels over listed pairs, with and without 32 labels,
+with gates, and with maps by label; *segments* are the products and sums of these maps and gates.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from typing import Any
 import torch
 
 from docs.kernels.configuration import ARCHITECTURES, Configuration
-from relgraph.impl.triton import attention_kernels, edge_kernels, vector_kernels
+from relgraph.impl.triton import (
+    attention_kernels,
+    edge_kernels,
+    labeled_keys,
+    mask_kernel,
+    segment_kernels,
+    vector_kernels,
+)
 from relgraph.impl.triton.tiling import edge_tiling, product_size, tiling
 
 SIZES = (16, 32, 64, 128, 256)
@@ -40,7 +48,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 """The tensors that each option adds."""
 
 RARE = (
-    "keep_ptr", "dlse_ptr", "added_ptr", "factor_ptr", "again_ptr", "mass_ptr", "dmass_ptr",
+    "keep_ptr", "dlse_ptr", "added_ptr", "factor_ptr", "again_ptr", "mass_ptr", "dmass_ptr", "dadded_ptr",
+    "kg_ptr", "vg_ptr", "ds_ptr", "kept_ptr", "at_ptr", "key_ptr",
     *(name for names in OPTIONS.values() for name in names),
 )  # fmt: skip
 """Tensors that are absent from a plain call."""
@@ -48,11 +57,20 @@ RARE = (
 IN_DTYPE = ("q_ptr", "k_ptr", "v_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
 POINTERS = {
     "mask_ptr": "*u8", "seed_ptr": "*i64", "ids_ptr": "*u8", "order_ptr": "*u8", "bounds_ptr": "*u8",
-    **dict.fromkeys(("blocks_ptr", "runs_ptr", "tiles_ptr"), "*i32"),
-    **dict.fromkeys(("begin_ptr", "col_ptr", "row_ptr", "label_ptr", "pair_ptr"), "*i32"),
+    **dict.fromkeys(("blocks_ptr", "runs_ptr", "tiles_ptr", "key_blocks_ptr", "table_ptr", "columns_ptr"), "*i32"),
+    **dict.fromkeys(("begin_ptr", "col_ptr", "row_ptr", "label_ptr", "pair_ptr", "at_ptr", "key_ptr"), "*i32"),
+    **dict.fromkeys(("number_ptr", "start_ptr", "end_ptr", "list_ptr", "query_ptr"), "*i32"),
 }  # fmt: skip
 FLOATS = ("scale", "boost", "bend", "q_scale", "k_scale", "drop", "grow")
-ALIGNED = ("q", "k", "v", "bq", "ck", "do")
+ALIGNED = ("q", "k", "v", "bq", "ck", "do", "x", "a", "b")
+
+OF_EDGES: dict[str, tuple[str, ...]] = {
+    "none": OF_LABELS,
+    "labels": (),
+    "gates": (*OF_LABELS, "kg_ptr", "vg_ptr", "ds_ptr", "kept_ptr"),
+    "maps": (*OF_LABELS, "at_ptr", "key_ptr"),
+}
+"""What the kernels over listed pairs compute; tables' tensors are absent except with labels."""
 
 
 def configurations() -> Iterator[Configuration]:
@@ -64,6 +82,7 @@ def configurations() -> Iterator[Configuration]:
                     continue
                 for labels in LABELS:
                     yield from kernels(labels, dtype, size, arch)
+                    yield of_mask(labels, dtype, size, arch)
         for option in OPTIONS:
             for labels in LABELS:
                 if option != "query table" or labels != "none":
@@ -73,8 +92,9 @@ def configurations() -> Iterator[Configuration]:
             yield from (row_vectors(labels, dtype, size) for labels in ("distance", "written"))
     for size in (16, 64, 128):
         for dtype in ("bf16", "fp32"):
-            for labeled in (False, True):
-                yield from over_edges(size, dtype, labeled)
+            for kind in OF_EDGES:
+                yield from over_edges(size, dtype, kind)
+            yield from segments(size, dtype)
 
 
 def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> Iterator[Configuration]:
@@ -102,6 +122,36 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
             archs=(arch,),
             held=not option and dtype != "fp32" and size in HELD,
         )
+
+
+def of_mask(labels: str, dtype: str, size: int, arch: int) -> Configuration:
+    """The gradient of an added mask, one number per pair and head for all batch rows."""
+    absent = LABELS[labels][1]
+    fn: Any = mask_kernel.backward_mask.fn
+    tiles = tiling("backward_mask", size, size, TYPES[dtype], divmod(arch, 10), by_distance=labels != "written")
+    constants = {
+        "D": size, "DV": size, "BD": product_size(size), "BDV": product_size(size), "BM": tiles.rows, "BN": tiles.keys,
+        "GROUP": 1, "PARTS": 1, "PACKED": False, "PRECISION": "ieee", "SCORE": 0, "NEGATED": False, "DROPOUT": 0,
+        "APART": False, "SUM_ROWS": False,
+    }  # fmt: skip
+    if labels != "written":
+        absent += ("table_ptr", "columns_ptr")
+    types = {"do_ptr": f"*{dtype}", "mask_ptr": f"*{dtype}"}
+    given = arguments(fn, dtype, constants, absent, ("mask_ptr",), types)
+    loop = "uniform" if labels == "none" else "mixed"
+    return Configuration(
+        f"backward_mask {labels} {dtype} {size}",
+        fn,
+        *given,
+        tiles.warps,
+        tiles.stages,
+        None if labels == "none" else f"backward_mask none {dtype} {size}",
+        loops=(loop,),
+        pairs=tiles.rows * tiles.keys,
+        turns={loop: 1},
+        archs=(arch,),
+        held=dtype != "fp32" and size in HELD,
+    )
 
 
 def arguments(
@@ -137,19 +187,49 @@ def row_vectors(labels: str, dtype: str, size: int) -> Configuration:
     return Configuration(f"row_vectors {labels} {dtype} {size}", fn, *given, 4, 1, loops=())
 
 
-def over_edges(size: int, dtype: str, labeled: bool) -> Iterator[Configuration]:
-    """The three kernels over listed pairs: with key and value tables of 32 labels, or none; 20 pairs per query."""
+def over_edges(size: int, dtype: str, kind: str) -> Iterator[Configuration]:
+    """The three kernels over listed pairs: with key and value tables of 32 labels, gates, maps, or none; degree 20."""
+    maps = kind == "maps"
     for name in ("forward", "by_row", "by_key"):
         fn: Any = getattr(edge_kernels, f"{name}_kernel").fn
-        constants = edge_tiling(size, size, 32 if labeled else 0, 20.0)
+        # a labeled key has two pairs or so
+        constants = edge_tiling(size, size, 32 if kind == "labels" else 0, 20.0)
         warps = constants.pop("num_warps")
-        constants |= {"H": 8, "GROUP": 1, "JOINT": False, "SCORE": 0, "PART": False}
+        constants |= {"H": 8, "GROUP": 1, "JOINT": False, "SCORE": 0, "PART": False, "MAPS_K": maps, "MAPS_V": maps}
+        types = {"k_ptr": "*fp32", "v_ptr": "*fp32", "dk_ptr": "*fp32", "dv_ptr": "*fp32"} if maps else {}
+        types |= {"kg_ptr": f"*{dtype}", "vg_ptr": f"*{dtype}"}
         yield Configuration(
-            f"edges {name} {'labels' if labeled else 'none'} {dtype} {size}",
+            f"edges {name} {kind} {dtype} {size}",
             fn,
-            *arguments(fn, dtype, constants, () if labeled else OF_LABELS),
+            *arguments(fn, dtype, constants, () if kind == "labels" else OF_LABELS, OF_EDGES[kind][4:], types),
             warps,
             1,
-            f"edges {name} none {dtype} {size}" if labeled else None,
+            None if kind == "none" else f"edges {name} none {dtype} {size}",
             loops=("edges",),
+        )
+
+
+def segments(size: int, dtype: str) -> Iterator[Configuration]:
+    """Products and sums by label; their loops run over rows, not pairs, and are not read."""
+    block = min(product_size(size), 64)
+    precision = {"PRECISION": "ieee" if dtype == "fp32" else "tf32"}
+    common = {"D": size, "BLOCK": block, "H": 8, "JOINT": False}
+    blocks = {"BLOCKS": -(-size // block)}
+    constants = {
+        "map_rows": {**common, **blocks, **precision, "TILE": labeled_keys.TILE, "maps_i": 1},
+        "map_gradients": {**common, **blocks, **precision, "STEP": labeled_keys.STEP},
+        "gate_gradients": {**common, "BLOCK": max(product_size(size), 16), "STEP": 16, "GROUP": 1},
+        "sum_rows": {"BLOCK": min(product_size(size), 512), "STEP": 8},
+    }
+    for name, given in constants.items():
+        fn: Any = getattr(segment_kernels, f"{name}_kernel")
+        types = {"x_ptr": f"*{dtype}", "a_ptr": f"*{dtype}", "b_ptr": f"*{dtype}", "key_ptr": "*i32"}
+        few = name in ("gate_gradients", "sum_rows") and given["BLOCK"] <= (64 if name == "gate_gradients" else 128)
+        yield Configuration(
+            f"segments {name} {dtype} {size}",
+            fn,
+            *arguments(fn, dtype, given, (), ("key_ptr", "pair_ptr"), types),
+            1 if few else 4,
+            2,
+            loops=(),
         )

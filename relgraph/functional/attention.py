@@ -59,7 +59,7 @@ def relation_attention(
         query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
         bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.
         attn_mask: a mask that broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``). Bool: True lets a pair
-            attend. Floating: added to the scores after ``score``. ``impl="triton"`` computes no gradient for it.
+            attend. Floating: added to the scores after ``score``; it may learn.
         is_causal: query i sees only keys j ≤ i + q_offset, within its graph when packed.
         q_offset: the key position of query row 0: an int, a scalar tensor, or ``[B]``, one number per batch row (per
             graph when packed), within ±2³¹; negative if keys were cut off on the left. By default the offset of the

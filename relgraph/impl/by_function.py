@@ -94,7 +94,7 @@ def _add(names: Sequence[str], sums: Sequence[Tensor], found: Sequence[Tensor | 
 
 def _cut(x: Any, axes: Sequence[str], taken: _Taken) -> Any:
     """What a block takes of a tensor, as a view; axes that are missing and axes of one number stay."""
-    if x is None or x.numel() == 0:
+    if x is None:
         return x
     for dim, axis in zip(range(-1, -1 - x.dim(), -1), reversed(axes), strict=False):
         if axis and x.shape[dim] > 1:

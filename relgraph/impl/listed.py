@@ -124,7 +124,11 @@ def gradient_of_mask(problem: Problem, of_pairs: Tensor) -> Tensor:
         place, rows = place + row * queries * keys * (batch > 1), batch
     elif batch == 1:
         total = total.sum(0, keepdim=True)
-    made = total.new_zeros(*total.shape[:2], rows * queries * keys).scatter_add_(2, place.expand_as(total), total)
+    made = total.new_zeros(*total.shape[:2], rows * queries * keys)
+    if total.is_cpu:
+        made.scatter_add_(2, place.expand_as(total), total)
+    else:  # sorted and then added: scatter_add_ on a GPU adds in any order
+        made = made.permute(2, 0, 1).index_put((place,), total.permute(2, 0, 1), accumulate=True).permute(1, 2, 0)
     made = made.unflatten(2, (rows, queries, keys))
     return (made[0].transpose(0, 1) if csr.batch != 1 else made[:, :, 0]).to(mask.dtype)
 

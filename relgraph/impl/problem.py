@@ -42,6 +42,8 @@ class Problem:
             ``label_keys`` is inside.
         vector_maps: W_k of an additive score, which maps the vectors of listed pairs into it, ``[F, D]`` or
             ``[H, F, D]``, or None.
+        vector_queries: what meets the vectors of listed pairs in the score, ``[B, H, N_q, F]``, or None; for compiled
+            kernels over all pairs.
         vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
@@ -79,6 +81,7 @@ class Problem:
     score_maps: Tensor | None
     score_weights: Tensor | None
     vector_maps: Tensor | None
+    vector_queries: Tensor | None
     vectors: Tensor | None
     mask: Tensor | None
     keep: Tensor | None

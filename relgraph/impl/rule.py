@@ -32,7 +32,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
 }
 
 SMALL_SCORES, DENSE_SCORES = 1 << 15, 1 << 18
-"""Up to this many scores (B · H · N_q · N_k) a call on a CPU does not wait for a compiler, or for blocks.
+"""Up to this many scores (B · H · N_q · N_k) a call on a CPU does not go by blocks without compiled kernels.
 
 See docs/learn/implementations.md.
 """
@@ -144,8 +144,6 @@ def refusal(call: Call, impl: str) -> str | None:
         reason = _triton_refusal(call)
         if reason is not None:
             return f"impl='triton' {reason}"
-        if _needs_gradient(call.mask):
-            return "impl='triton' gives no gradient to attn_mask; use impl='chunked'"
     reason = _native(call) if impl == "native" else None
     return None if reason is None else f"impl='native' {reason}"
 
@@ -204,19 +202,23 @@ def _native(call: Call) -> str | None:
     other = f"use impl='{'edges' if edges_only else 'chunked'}'"
     if not edges_only and _parallel(call):
         return "has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
-    if not edges_only and call.edge is not None:
-        return f"has no edge_attr over all pairs; {other}"
+    if not edges_only and call.edge is not None and call.plan.by_function:
+        return f"has no edge_attr over ids by function; write the labels out by .dense(), or {other}"
+    if not edges_only and call.edge is not None and call.edge.key is not None and call.score.additive:
+        return f"has no edge_key over all pairs with score=Additive; {other}"
     if call.score.code is None:
         return f"takes scores of relgraph.score and named activations, got a function of your own; {other}"
     if call.score.additive and any("key" in tables.batched for tables in call.tables):
         return f"has no key_table with a batch axis with score=Additive; {other}"
     weighted = [part for part in call.plan.parts if part.weighted is not None]
-    if weighted and (len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function):
-        return (
-            f"has weighted labels in at most one part, over all pairs, without listed pairs or ids by function; {other}"
-        )
-    if weighted and (call.score.replaces_dot or call.value_map is not None):
-        return f"has weighted labels with dot products only; {other}"
+    if weighted and not edges_only:
+        if len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function:
+            return (
+                "has weighted labels over all pairs in at most one part, without listed pairs or ids by function; "
+                f"{other}"
+            )
+        if call.score.replaces_dot:
+            return f"has weighted labels over all pairs with dot products only; {other}"
     if call.score.additive and call.edge is not None and call.edge.key is not None and _needs_gradient(call.edge.attr):
         return f"gives no gradient to edge_attr with edge_key and score=Additive; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
@@ -228,20 +230,23 @@ def _native(call: Call) -> str | None:
 
 
 def _kept(call: Call) -> bool:
-    """Whether a small call may use compiled kernels: in eager code, where no compiler is waited for."""
-    return not torch.compiler.is_compiling() and build.ready() and _native(call) is None
+    """Whether a small call uses compiled kernels: in eager code, as operators are fused elsewhere."""
+    return not torch.compiler.is_compiling() and _native(call) is None
 
 
 def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
-    gates = ("key_gate or value_gate", call.gates)
-    for name, given in (("value_map", call.value_map), ("edge_attr", call.edge), gates):
-        if given is not None:
-            return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
-    if rows.unknown_score(call):
-        return f"has dot products, Softcap, LeakyReLU and no other score; use {others}"
+    if call.edge is not None:
+        return f"has no edge_attr; use {others}"
+    for name, given in (("value_map", call.value_map), ("key_gate or value_gate", call.gates)):
+        if given is not None and not plan.edges_only:
+            return f"has {name} over listed pairs only; use {others}"
+    if call.score.by_label and not plan.edges_only:
+        return f"has score=Bilinear over listed pairs only; use {others}"
+    if rows.unknown_score(call) and not call.score.by_label:
+        return f"has dot products, Softcap, LeakyReLU, Bilinear and no other score; use {others}"
     if call.weighted:
         return f"has one label per pair and no weighted labels; use {others}"
     off = limits.turned_off()

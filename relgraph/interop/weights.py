@@ -43,6 +43,7 @@ class AttentionWeights:
             its own; for a sum of labels one per part.
         tied: whether the key table is the value table, too.
         query_biases: u and v of Transformer-XL, ``[H, D]`` each, if there are any.
+        shared: whether all layers of a stack have the tables of the first.
     """
 
     maps: Mapping[Any, Linear]
@@ -50,6 +51,7 @@ class AttentionWeights:
     tables: Mapping[str, Tensor | tuple[Tensor, ...]] = field(default_factory=dict)
     tied: bool = False
     query_biases: tuple[Tensor, Tensor] | None = None
+    shared: bool = False
 
     @property
     def place(self) -> dict[str, Any]:
@@ -65,7 +67,8 @@ class AttentionWeights:
             kinds = ("key", "value") if self.tied else tuple(self.tables)
             options["tables"] = RelationTables(
                 labeler.num_labels, self.head_dim, heads, kinds=kinds, tied=self.tied, names=labeler.names,
-                shared=False, per_head=[kind for kind in self.tables if self._per_head(kind)] or False, **self.place,
+                per_head=[kind for kind in self.tables if self._per_head(kind)] or False, shared=self.shared,
+                **self.place,
             )  # fmt: skip
         biased = tuple(name for name in BIASED if self.maps[name].bias is not None)
         has_biases = self.query_biases is not None

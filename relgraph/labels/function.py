@@ -171,19 +171,28 @@ class OwnRows:
         return codes[row[:, 0], torch.arange(len(row), device=row.device)]
 
 
+def _memory() -> Memory | None:
+    """A memory, but none in compiled code, which keeps nothing and cannot make one."""
+    return None if torch.compiler.is_compiling() else Memory()
+
+
 @dataclass(frozen=True)
 class ByDistance:
     """A function of two positions: the entry of a lookup for their distance, as in :class:`DistanceLabels`."""
 
     lookup: tuple[int, ...]
     left: int
-    memory: Memory = field(default_factory=Memory, repr=False, compare=False)
+    memory: Memory | None = field(default_factory=_memory, repr=False, compare=False)
 
     def __call__(self, queries: Sequence[Tensor], keys: Sequence[Tensor]) -> Tensor:
         """The entries of the lookup."""
         (i,), (j,) = queries, keys
         dtype = smallest_dtype(max(self.lookup) + 1)
-        table = self.memory.once(i.device, lambda: torch.tensor(self.lookup, dtype=dtype, device=i.device))
+
+        def make() -> Tensor:
+            return torch.tensor(self.lookup, dtype=dtype, device=i.device)
+
+        table = make() if self.memory is None else self.memory.once(i.device, make)
         return table[(j - i).clamp_(-self.left, len(self.lookup) - 1 - self.left).add_(self.left)]
 
 

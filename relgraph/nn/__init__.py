@@ -14,13 +14,14 @@
 - :class:`~relgraph.SinusoidalPositions`, :class:`~relgraph.nn.LearnedPositions`: absolute positions, added to
   the input.
 - :class:`~relgraph.RotaryPositions`: positions that turn queries and keys.
+- :class:`~relgraph.nn.RandomPositions`, :class:`~relgraph.nn.ShiftedPositions`: positions drawn anew in training.
 - :func:`~relgraph.nn.alibi_tables`: fixed biases by distance.
 - :func:`~relgraph.nn.check_label_names`: compares the label names in a state with those of a model's tables.
 - :func:`~relgraph.record_attention`: records what every attention layer inside a model attends to.
 
 Files, in the order in which an input meets them:
 
-- ``positions``: sines and cosines, added to the input.
+- ``position_samplers``: positions drawn in training; ``positions``: vectors of positions, added to the input.
 - ``transformer``, ``stack``: encoder and decoder together; stacks, which make the labels once for all layers.
 - ``encoder_layer``, ``decoder_layer``: one layer each; ``layer_parts``: what they share.
 - ``plain``: weights and settings of torch's layers.
@@ -50,6 +51,8 @@ from relgraph.nn.edge_states import RelationalEdges as RelationalEdges
 from relgraph.nn.encoder_layer import RelationEncoderLayer as RelationEncoderLayer
 from relgraph.nn.pairs import PairBiasAttention as PairBiasAttention
 from relgraph.nn.pairs import TriangleAttention as TriangleAttention
+from relgraph.nn.position_samplers import RandomPositions as RandomPositions
+from relgraph.nn.position_samplers import ShiftedPositions as ShiftedPositions
 from relgraph.nn.positions import LearnedPositions as LearnedPositions
 from relgraph.nn.positions import SinusoidalPositions as SinusoidalPositions
 from relgraph.nn.record import record_attention as record_attention

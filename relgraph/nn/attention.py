@@ -33,7 +33,7 @@ from relgraph.nn.edge_states import (
 )
 from relgraph.nn.gates import LabelGates, make_gates
 from relgraph.nn.inputs import Inputs, Names, check_inputs
-from relgraph.nn.made_labels import check_labeler, labels_between
+from relgraph.nn.made_labels import check_labeler, labels_at, labels_between
 from relgraph.nn.masks import join_masks
 from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
 from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
@@ -284,6 +284,7 @@ class RelationAttention(Projections):
         bank_features: Any = None,
         row_scores: Table = None,
         edge_attr: Tensor | None = None,
+        positions: Tensor | None = None,
         degree: Tensor | None = None,
     ) -> Tensor | tuple[Any, ...]:
         """Attend from ``query`` to ``key``, or to ``query`` itself if there is no ``key``.
@@ -322,6 +323,9 @@ class RelationAttention(Projections):
                 tables, but none of the kind ``"key"``.
             edge_attr: ``[E, F]``, floating, for a layer with ``edge_dim``: a vector for each edge of the labels, in the
                 order of their ``edge_index``. The labels must then be :class:`~relgraph.EdgeLabels`.
+            positions: ``[N_q]`` or ``[B, N_q]``, integers: the position of each row of a self-attention, by which the
+                labeler makes the labels (if it labels distances, and there are no ``labels``) and by which ``rotary``
+                turns; by default they count from 0. :class:`~relgraph.nn.RandomPositions` draws them.
             degree: the degree of each query, ``[N_q]``, packed or with a batch of all rows end to end, for
                 ``edge_update="grit"``; by default the number of its listed edges.
 
@@ -339,9 +343,9 @@ class RelationAttention(Projections):
                 tables; ids, ``need_label_mass`` or ``row_scores`` for a layer without; ``row_scores`` with a key table;
                 ``value`` without ``key``; distance labels whose offset is not the cache's length; a full cache;
                 ``edge_attr`` that is missing, or for a layer without ``edge_dim``, or for labels that are not of edges.
-            NotImplementedError: a cache with packed labels; a cache that grows with ``edge_attr``; ``need_weights``
-                with an ``impl`` that never has all weights in memory; or anything else that the implementation does
-                not support.
+            NotImplementedError: a cache with packed labels; a cache that grows with ``edge_attr``; ``positions`` with a
+                cache, an own ``key``, a ``q_offset`` or within ``context_parallel``; ``need_weights`` with an ``impl``
+                that never has all weights in memory; or anything else that the implementation does not support.
 
         Example:
             >>> layer, pad = rg.RelationAttention(16, 4, num_labels=3), torch.tensor([[False] * 3 + [True] * 2])
@@ -359,7 +363,7 @@ class RelationAttention(Projections):
         inputs, (z, aux) = self._ask(
             attend, cache, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
             attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
-            bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
+            bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr, positions=positions,
             average_attn_weights=average_attn_weights,
         )  # fmt: skip
         weights = aux.weights.mean(-3) if average_attn_weights and aux.weights is not None else aux.weights
@@ -471,12 +475,16 @@ class RelationAttention(Projections):
     def _checked(
         self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
         need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
-        edge_attr: Any, average_attn_weights: Any = False,
+        edge_attr: Any, average_attn_weights: Any = False, positions: Any = None,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs and scores by row."""
-        if self.labeler is not None:
+        if positions is not None:
+            labels = labels_at(self, labels, positions, query, key=key, value=value, q_offset=q_offset, cache=cache)
+        elif self.labeler is not None:
             labels = labels_between(self.labeler, labels, query, key, cache, q_offset, self._names)
         inputs = check_inputs(self, query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache)
+        if positions is not None:
+            inputs = inputs._replace(positions=positions)
         if self.tables is None and bank_features is not None:
             raise ValueError("bank_features must be None for a layer without tables")
         if need_label_mass is not False and check.boolean("need_label_mass", need_label_mass) and self.tables is None:

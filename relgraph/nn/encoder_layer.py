@@ -120,6 +120,7 @@ class RelationEncoderLayer(Layer):
         bank_features: Any = None,
         row_scores: Table = None,
         edge_attr: Tensor | None = None,
+        positions: Tensor | None = None,
         degree: Tensor | None = None,
     ) -> Tensor | Any:
         """Attend, then feed forward.
@@ -135,6 +136,7 @@ class RelationEncoderLayer(Layer):
                 :meth:`~relgraph.RelationAttention.forward`. ``row_scores`` are for the new rows only with a cache.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
             edge_attr: ``[E, F]``, a vector for each edge of the labels, for an attention with ``edge_dim``.
+            positions: ``[N]`` or ``[B, N]``, the position of each row.
             degree: ``[N]``, the degree of each row, as in :meth:`~relgraph.RelationAttention.forward`.
 
         Returns:
@@ -165,7 +167,8 @@ class RelationEncoderLayer(Layer):
         def attend_self(x: Tensor) -> Tensor:
             z: Any = self.self_attn(
                 x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
-                cache=cache, bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr, degree=degree,
+                cache=cache, bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
+                positions=positions, degree=degree,
             )  # fmt: skip
             if self.self_attn.edge_states is not None:
                 z, states = z

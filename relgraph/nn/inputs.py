@@ -47,6 +47,7 @@ class Inputs(NamedTuple):
     q_offset: int | Tensor | None
     unbatched: bool  # no batch axis
     packed: bool
+    positions: Tensor | None = None  # [N] or [B, N], for rotary positions
 
 
 def check_inputs(

@@ -11,9 +11,10 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.arguments.hints import in_place_of_labels
-from relgraph.functional.region import whole_length
+from relgraph.functional.region import active, whole_length
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, check_made
+from relgraph.labelers.sequence.difference import check_positions
 from relgraph.labels import Labels
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, labels_of_new_rows
 from relgraph.nn.inputs import Names
@@ -77,6 +78,36 @@ def labels_between(labeler: Any, labels: Any, query: Any, key: Any, cache: Any, 
             )
         lengths.append(whole_length(length_of(names.key, key)))
     return labels_of_lengths(labeler, lengths, q_offset, query, names.labels)
+
+
+def labels_at(layer: Any, labels: Any, positions: Any, query: Any, **others: Any) -> Any:
+    """Return ``labels``, or let the labeler of a self-attention make them from the positions of its rows.
+
+    ``others`` are arguments of the call that do not go with positions.
+    """
+    check_positions("positions", positions, 1)
+    name = layer._names.query
+    length_of(name, query)
+    wanted = [query.shape[-2]], [*query.shape[:-1]]
+    if list(positions.shape) not in wanted:
+        allowed = " or ".join(map(str, wanted if query.dim() == 3 else wanted[:1]))
+        raise ValueError(f"positions must have shape {allowed}, as {name} has, got {list(positions.shape)}")
+    check.same_device(**{name: query, "positions": positions})
+    for other, given in others.items():
+        if given is not None and given is not query:
+            raise NotImplementedError(
+                f"positions must be None with {other}: they are for the rows of one self-attention"
+            )
+    if active() is not None:
+        raise NotImplementedError("positions must be None within context_parallel, where each process holds some rows")
+    if labels is None and layer.labeler is not None:
+        at = getattr(layer.labeler, "at", None)
+        if at is None:
+            raise TypeError(f"positions must be None for a layer with {shown(layer.labeler)}, which does not read them")
+        return at(positions)
+    if layer.rotary is None:
+        raise ValueError("positions must be None for a layer that has no rotary positions and makes no labels")
+    return labels
 
 
 def length_of(name: str, x: Any) -> int:

@@ -14,6 +14,7 @@ from relgraph.arguments import check
 from relgraph.functional.region import active
 from relgraph.nn.cache import KVCache
 from relgraph.nn.masks import check_padding
+from relgraph.nn.position_samplers import RandomPositions, ShiftedPositions, check_sampler
 
 
 class _Positions(nn.Module, ABC):
@@ -21,10 +22,11 @@ class _Positions(nn.Module, ABC):
 
     _name = "x"  # what errors call the input; a model has other names
 
-    def __init__(self, d_model: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, dropout: float = 0.0, sampler: Any = None) -> None:
         super().__init__()
         self.d_model = check.integer("d_model", d_model, minimum=1)
         self.dropout = nn.Dropout(check.probability("dropout", dropout))
+        self.sampler = check_sampler(sampler)
 
     def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
         """Add positions to ``x``, then apply dropout.
@@ -40,7 +42,8 @@ class _Positions(nn.Module, ABC):
         Raises:
             TypeError: an argument of the wrong kind.
             ValueError: another width than E, not floating; offsets that are not integers, or not one per batch row; for
-                learned positions, rows beyond the last one, or on another device.
+                learned positions, rows beyond the last one, or on another device; in training, more rows than the
+                sampler draws positions for, or an ``offset`` above 0 with :class:`~relgraph.nn.RandomPositions`.
 
         Example:
             >>> positions, x = rg.SinusoidalPositions(4), torch.zeros(2, 3, 4)
@@ -55,6 +58,8 @@ class _Positions(nn.Module, ABC):
             offset = _check_rows(offset, x)
         else:
             self._check_last(self._name, check.integer("offset", offset) + x.shape[-2] - 1)
+        if self.training and isinstance(self.sampler, RandomPositions):
+            _check_offset_of_draw(offset)
         region = active()
         length, device = x.shape[-2], x.device
         rows = torch.arange(length, device=device) if region is None else region.positions(length, device)
@@ -62,6 +67,8 @@ class _Positions(nn.Module, ABC):
 
     def _add(self, x: Tensor, positions: Tensor) -> Tensor:
         """``x`` with the vectors of ``positions``, ``[N]`` or ``[B, N]``, added, then dropout."""
+        if self.sampler is not None:
+            positions = self.sampler._move(positions, x, self._name)
         return self.dropout(x + self._vectors(positions, x))
 
     def _check_last(self, name: str, last: int) -> None:
@@ -72,7 +79,7 @@ class _Positions(nn.Module, ABC):
         """The vector of each position, ``[..., E]``, in the dtype of the rows ``x``."""
 
     def extra_repr(self) -> str:
-        """The width."""
+        """The width; a sampler prints itself."""
         return str(self.d_model)
 
 
@@ -86,6 +93,8 @@ class SinusoidalPositions(_Positions):
     Args:
         d_model: E, the width of the input.
         dropout: probability in ``[0, 1)`` with which an element of the sum is dropped in training.
+        sampler: draws the positions in training: :class:`~relgraph.nn.RandomPositions` or
+            :class:`~relgraph.nn.ShiftedPositions`; None for 0, 1, 2, ...
 
     Raises:
         TypeError, ValueError: an argument of the wrong kind or value.
@@ -96,6 +105,11 @@ class SinusoidalPositions(_Positions):
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.0100, 0.9999]])
     """
+
+    def __init__(
+        self, d_model: int, dropout: float = 0.0, *, sampler: RandomPositions | ShiftedPositions | None = None
+    ) -> None:
+        super().__init__(d_model, dropout, sampler)
 
     def encode(self, positions: Tensor) -> Tensor:
         """The vector of each position.
@@ -134,6 +148,7 @@ class LearnedPositions(_Positions):
         dropout: probability in ``[0, 1)`` with which an element of the sum is dropped in training.
         device: device of the vectors.
         dtype: floating type of the vectors.
+        sampler: as in :class:`~relgraph.SinusoidalPositions`; it must not draw positions from ``max_len`` on.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -156,8 +171,10 @@ class LearnedPositions(_Positions):
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        sampler: RandomPositions | ShiftedPositions | None = None,
     ) -> None:
-        super().__init__(d_model, dropout)
+        super().__init__(d_model, dropout, sampler)
         self.max_len = check.integer("max_len", max_len, minimum=1)
         check.parameter_size(d_model=d_model, max_len=max_len)
         self.weight = nn.Parameter(torch.empty(max_len, d_model, **check.parameter_place(device, dtype)))
@@ -223,6 +240,16 @@ def _check_rows(offset: Tensor, x: Tensor) -> Tensor:
         wanted = "a scalar for x without a batch" if x.dim() != 3 else f"one number per batch row, {x.shape[0]}"
         raise ValueError(f"offset must be {wanted}, got {offset.shape[0]} numbers")
     return offset[:, None]
+
+
+def _check_offset_of_draw(offset: int | Tensor) -> None:
+    """A draw has a position for each row of a call, not for rows of earlier calls."""
+    if isinstance(offset, Tensor):
+        last = int(offset.max()) if offset.numel() and check.can_look_at_data(offset) else 0
+    else:
+        last = offset
+    if last > 0:
+        raise ValueError(f"offset must be at most 0 in training with RandomPositions, which draw anew, got {last}")
 
 
 def first_position(name: str, x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> int | Tensor:

@@ -94,7 +94,7 @@ class RotaryPositions(nn.Module):
         if list(positions.shape) not in wanted:
             raise ValueError(f"positions must have shape {wanted[0]} or {wanted[1]}, got {list(positions.shape)}")
         check.same_device(x=x, positions=positions)
-        return self._turn(x.transpose(1, 2), self._of(positions, x.dtype)).transpose(1, 2)
+        return self._at(x, positions)
 
     def _of(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """The cosines and the sines at ``positions`` ``[..., N]``, ``[2, ..., N, 1, D / 2]``."""
@@ -136,6 +136,11 @@ class RotaryPositions(nn.Module):
         places = torch.arange(length, device=x.device) if region is None else region.positions(length, x.device)
         own = offset[:, None] if isinstance(offset, Tensor) and offset.dim() == 1 else offset
         return self._turn(rows, self._of(places + own, x.dtype)).transpose(1, 2)
+
+    def _at(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rows ``[B, H, N, D]``, or packed ``[T, H, D]``, turned by ``positions``, ``[N]``, ``[B, N]`` or ``[T]``."""
+        waves = self._of(positions, x.dtype)
+        return self._turn(x, waves) if x.dim() == 3 else self._turn(x.transpose(1, 2), waves).transpose(1, 2)
 
     def extra_repr(self) -> str:
         """The size of a head, and options that differ from their defaults."""
@@ -181,6 +186,8 @@ def label_scores(
 
 def rotated_query(rotary: RotaryPositions, query: Tensor, inputs: Inputs) -> Tensor:
     """The queries of a layer, ``[B, H, N, D]`` or packed ``[T, H, D]``, turned."""
+    if inputs.positions is not None:
+        return rotary._at(query, inputs.positions)
     offset, labels = inputs.q_offset, inputs.labels
     if offset is None:
         offset = next((own for own in offsets_of(labels) if own is not None), 0)
@@ -189,6 +196,8 @@ def rotated_query(rotary: RotaryPositions, query: Tensor, inputs: Inputs) -> Ten
 
 def rotated_key(rotary: RotaryPositions, key: Tensor, inputs: Inputs, cache: KVCache | None) -> Tensor:
     """The new keys of a layer, turned, before a cache takes them."""
+    if inputs.positions is not None:
+        return rotary._at(key, inputs.positions)
     labels, past = inputs.labels, 0 if cache is None else len(cache)
     return rotary._rotate(key, past, labels.k_ptr if inputs.packed and isinstance(labels, Labels) else None)
 

@@ -14,7 +14,7 @@ from relgraph.nn.cache import KVCache, LayerCache, StackCache, memory_labels_of_
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.layer_parts import Layer
-from relgraph.nn.made_labels import make_labels
+from relgraph.nn.made_labels import labels_at, make_labels
 from relgraph.nn.memory import labels_of_memory
 from relgraph.nn.plain import check_plain, check_plain_attention
 from relgraph.nn.table import check_label_names
@@ -165,6 +165,7 @@ class RelationEncoder(_Stack):
         cache: StackCache | None = None,
         bank_features: Any = None,
         edge_attr: Tensor | None = None,
+        positions: Tensor | None = None,
         degree: Tensor | None = None,
     ) -> Tensor | Any:
         """Apply all layers, then the norm.
@@ -173,6 +174,7 @@ class RelationEncoder(_Stack):
             src: ``[B, N, E]``; this and all further arguments as in :meth:`~relgraph.RelationEncoderLayer.forward`.
             mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``; the layer's ``src_mask``.
             cache: from :meth:`~relgraph.RelationEncoder.new_cache`; a call that raises leaves it unchanged.
+            positions: ``[N]`` or ``[B, N]``, the position of each row, in all layers.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``; with attentions that have ``edge_update`` a pair of this and the vectors
@@ -191,12 +193,16 @@ class RelationEncoder(_Stack):
         """
         caches = check_cache(cache, self.num_layers, KVCache)
         attention = self.layers[0].self_attn
-        labels = make_labels(attention.labeler, labels, "src", src, cache, attention._names.labels)
         carries = attention.edge_states is not None
+        if positions is None:
+            labels = make_labels(attention.labeler, labels, "src", src, cache, attention._names.labels)
+        else:
+            labels = labels_at(attention, labels, positions, src, cache=cache)
+            positions = None if attention.rotary is None else positions  # the labels are made
         for layer, own in zip(self.layers, caches, strict=True):
             found = layer(
                 src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features,
-                edge_attr=edge_attr, degree=degree,
+                edge_attr=edge_attr, positions=positions, degree=degree,
             )  # fmt: skip
             src, edge_attr = found if carries else (found, edge_attr)
         src = src if self.norm is None else self.norm(src)

@@ -477,6 +477,11 @@ class RelationTransformer(nn.Module):
     ) -> Tensor:
         """``x`` with its absolute positions, counted within each graph if there are borders; then dropout."""
         if positions is not None and ptr is not None:
+            if positions.sampler is not None and self.training:
+                raise NotImplementedError(
+                    f"positions must have no sampler for packed {name}, where a draw knows no borders, got "
+                    f"{positions.sampler}"
+                )
             x = positions._add(x, within_graphs(ptr, x.shape[0]))
         elif positions is not None:
             x = positions(x, first_position(name, x, key_padding_mask, cache))

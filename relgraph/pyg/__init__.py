@@ -6,7 +6,7 @@
 - :class:`~relgraph.pyg.RelationHeteroConv`: attention over incoming edges of heterogeneous graphs.
 - :class:`~relgraph.pyg.RelationGlobalAttention`: attention between all nodes of each graph, every pair with a label.
 - :func:`~relgraph.pyg.from_transformer_conv`, :func:`~relgraph.pyg.from_gatv2_conv`: a RelationConv with the weights
-  of PyG's layer.
+  of PyG's layer; :func:`~relgraph.pyg.from_gps_conv`: the attention of GPSConv.
 - :func:`~relgraph.pyg.from_data`, :func:`~relgraph.pyg.to_data`: convert PyG's data objects to graphs for labelers,
   and back.
 - :func:`~relgraph.pyg.from_hetero_data`, :class:`~relgraph.pyg.HeteroGraph`: heterogeneous graphs in one id space.
@@ -27,7 +27,7 @@ Files, in the order in which data meets them:
 - ``edge_layer``: what ``conv`` and ``hetero`` share.
 - ``projected_layer``: the projections of ``conv``, with full maps in place of any.
 - ``conv``, ``hetero``, ``global_attention``: one layer each.
-- ``convert``, ``convert_relational``: from PyG's TransformerConv, GATv2Conv, RGATConv and RGCNConv.
+- ``convert``, ``convert_relational``: from PyG's TransformerConv, GATv2Conv, GPSConv, RGATConv and RGCNConv.
 - ``record``: how ``record_attention`` records ``conv`` and ``hetero``.
 """
 
@@ -42,6 +42,7 @@ from relgraph.arguments.public import lists_public
 from relgraph.pyg import record as _record  # noqa: F401  record_attention then knows these layers
 from relgraph.pyg.conv import RelationConv as RelationConv
 from relgraph.pyg.convert import from_gatv2_conv as from_gatv2_conv
+from relgraph.pyg.convert import from_gps_conv as from_gps_conv
 from relgraph.pyg.convert import from_transformer_conv as from_transformer_conv
 from relgraph.pyg.data import from_data as from_data
 from relgraph.pyg.data import to_data as to_data

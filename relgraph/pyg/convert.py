@@ -1,18 +1,21 @@
-"""From PyG's TransformerConv and GATv2Conv to RelationConv, with their weights."""
+"""From PyG's layers, with their weights: TransformerConv and GATv2Conv to RelationConv, GPSConv's attention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch_geometric.nn import GATv2Conv, TransformerConv
+from torch import nn
+from torch_geometric.nn import GATv2Conv, GPSConv, TransformerConv
 from torch_geometric.nn.dense.linear import is_uninitialized_parameter
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
+from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg.conv import RelationConv
+from relgraph.pyg.global_attention import RelationGlobalAttention
 from relgraph.pyg.self_loops import SelfLoops
 from relgraph.score import Additive, LeakyReLU
 
@@ -132,6 +135,62 @@ def from_gatv2_conv(  # noqa: D417
             assert conv.bias is not None
             made.out_bias.copy_(conv.bias)
     return _with_weights(made, conv, {"lin_key": "lin_l", "lin_query": "lin_r", "lin_edge": "lin_edge"}, edge_types)
+
+
+def from_gps_conv(
+    conv: GPSConv, *, new_tables: Literal["zero", "random"] = "zero", **kwargs: Any
+) -> RelationGlobalAttention:
+    """The global attention of ``conv`` as a :class:`~relgraph.pyg.RelationGlobalAttention`, with copies of its weights.
+
+    GPSConv pads the graphs of a batch, and every node attends over all nodes of its graph. The new layer does the same
+    without padding, and its pairs may have labels. The local layer, the norms and the feed-forward network of ``conv``
+    are not part of it.
+
+    Source: Rampášek et al. 2022, :class:`~torch_geometric.nn.conv.GPSConv`.
+
+    Args:
+        conv: the layer.
+        new_tables: how the rows of tables begin, as in :meth:`~relgraph.RelationAttention.from_plain`: with ``"zero"``
+            the output is that of ``conv`` until training moves them.
+        kwargs: further options of :class:`~relgraph.pyg.RelationGlobalAttention`, such as ``labeler``.
+
+    Returns:
+        The new layer, with the device, dtype and training mode of ``conv``.
+
+    Raises:
+        TypeError: not a GPSConv, or an option that RelationGlobalAttention does not have.
+        ValueError: unknown ``new_tables``, or an error of :class:`~relgraph.pyg.RelationGlobalAttention`.
+        NotImplementedError: ``attn_type="performer"``, whose attention has no scores of pairs; an attention with
+            ``add_bias_kv`` or ``add_zero_attn``.
+
+    Example:
+        >>> from torch_geometric.nn import GPSConv
+        >>> theirs = GPSConv(8, conv=None, heads=2, norm=None)
+        >>> ours = rg.pyg.from_gps_conv(theirs, labeler=rg.ShortestPath(3))
+        >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
+        >>> x = torch.randn(3, 8)
+        >>> h = x + ours(x, graph)
+        >>> torch.allclose(h + theirs.mlp(h), theirs(x, graph.edge_index), atol=1e-5)
+        True
+    """
+    if not isinstance(conv, GPSConv):
+        raise TypeError(f"conv must be a GPSConv, got {type(conv).__name__}")
+    attention: Any = conv.attn
+    if conv.attn_type != "multihead":
+        raise NotImplementedError(
+            f"conv must have attn_type='multihead', got {conv.attn_type!r}: without scores of pairs there is no place "
+            "for labels"
+        )
+    check_plain("conv.attn", attention, nn.MultiheadAttention, new_tables)
+    check_plain_attention("conv.attn", attention)
+    weight = attention.out_proj.weight
+    made = RelationGlobalAttention(
+        conv.channels, conv.heads, attention.dropout, attention.in_proj_bias is not None, **kwargs
+    ).to(weight.device, weight.dtype)
+    copy_plain("conv.attn", made.attention, attention)
+    if new_tables == "zero":
+        zero_tables(made, kwargs.get("tables"))
+    return made.train(conv.training)
 
 
 def _tables_of(

@@ -20,7 +20,7 @@ from relgraph.impl.native import build
 from relgraph.score import Named
 from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum, lose_keys, rounded
-from tests.fuzz.labels import stands_alone, sums_edges
+from tests.fuzz.labels import Weighted, stands_alone, sums_edges
 from tests.fuzz.oracle import Truth, solve
 from tests.fuzz.scores import ARC, GATES, given
 
@@ -170,7 +170,7 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
         additive = case.score is not None and case.score.kind == "additive"
         own = case.score is not None and case.score.curve is ARC
         vectors = "attr" if not alone else "edge_key" if additive else ""
-        more = own or vectors in case.leaves
+        more = own or vectors in case.leaves or (additive and isinstance(case.labels, Weighted) and not alone)
         parallel = has_parallel(case.labels) and not alone
         refused = ["query"] * alone + ["key"] * additive
         batched = any(name[0] in refused and x.dim() == 4 for name, x in case.leaves.items() if isinstance(name, tuple))
@@ -178,7 +178,7 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":
-        more = not named or not {"maps", "bases", "attr", *GATES}.isdisjoint(case.leaves)
+        more = not named or not {"maps", "bases", "attr", "label_weights", *GATES}.isdisjoint(case.leaves)
         return dtype == torch.float64 or sums_edges(case.labels) or case.need_weights or case.learns_mask or more
     return False
 
@@ -189,7 +189,8 @@ class Arguments:
     def __init__(self, case: Case, dtype: torch.dtype) -> None:
         self.case, self.dtype = case, dtype
         self.leaves = {name: self._leaf(name, x) for name, x in case.leaves.items()}
-        self.labels = None if case.labels is None else case.labels.build()
+        weights = (self.leaves["label_weights"],) if isinstance(case.labels, Weighted) else ()
+        self.labels = None if case.labels is None else case.labels.build(*weights)
         inputs = [self._given(self.leaves[name]) for name in ("query", "key", "value")]
         self.positional = (*inputs, self.labels, *(self._tables(kind) for kind in KINDS))
         self.options: dict[str, Any] = {

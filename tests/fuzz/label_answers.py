@@ -60,9 +60,9 @@ def _check_pairs(what: str, part: Single, labels: rg.Labels, rows: range, cols: 
 def _check_no_matrix(what: str, labels: rg.Labels) -> None:
     try:
         labels.to_dense()
-    except ValueError:
+    except (ValueError, TypeError):
         return
-    raise FuzzError(f"{what}: parallel edges that each count have a dense form")
+    raise FuzzError(f"{what}: parallel edges that each count, or several labels, have a dense form")
 
 
 def _check_counts(what: str, part: Single, labels: rg.Labels, frame: Frame) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import torch
 import transformers
 
 import relgraph as rg
@@ -28,7 +31,42 @@ def converted():
     return Good(ours.convert, {"module": made.encoder.block[0].layer[0].SelfAttention, "model": made})
 
 
+def llama():
+    """A tiny Llama."""
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=9))
+
+
+WORDS = {"word_ids": [None, 0, 1, 1], "sequence_ids": [None, 0, 0, 0], "offsets": [(0, 0), (0, 3), (4, 6), (6, 8)]}
+GRAPH = rg.Graph(torch.tensor([[0], [1]]), 2, edge_type=torch.tensor([0]))
+LABELER = rg.EdgeType(1, attend="all")
+
+
+def collate(features):
+    """The tokens of texts of one length."""
+    return {"input_ids": torch.tensor([one["input_ids"] for one in features])}
+
+
 GOOD_CALLS = {
+    "transformers.add_relations": lambda: Good(
+        ours.add_relations,
+        {"model": llama(), "labeler": LABELER, "tables": ("key", "bias"), "per_head": True, "layers": [0]},
+    ),
+    "transformers.align": lambda: Good(
+        ours.align,
+        {
+            "encoding": SimpleNamespace(**WORDS),
+            "graph": GRAPH,
+            "pieces": "first",
+            "spans": [(0, 3), (4, 8)],
+            "sequence": 0,
+        },
+    ),
+    "transformers.RelationCollator": lambda: Good(
+        ours.RelationCollator, {"collator": collate, "labeler": LABELER, "padding_side": "left"}
+    ),
+    "transformers.RelgraphCallback": lambda: Good(ours.RelgraphCallback, {"families": ("t5",), "impl": "dense"}),
+    "transformers.report": lambda: Good(ours.report, {"model": patched()}),
     "transformers.patch": lambda: Good(ours.patch, {"model": model(), "families": ("t5",), "impl": "dense"}),
     "transformers.unpatch": lambda: Good(ours.unpatch, {"model": patched()}),
     "transformers.convert": converted,

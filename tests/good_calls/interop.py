@@ -112,6 +112,16 @@ def _rat_sql() -> dict[str, torch.Tensor]:
     return found | {f"layers.0.relation_{kind}_emb.weight": torch.randn(51, 2) for kind in "kv"}
 
 
+def _graphormer() -> dict[str, torch.Tensor]:
+    found = _linears(*(f"layers.0.self_attn.{name}_proj" for name in ("q", "k", "v", "out")))
+    found |= _linears("layers.0.fc1", out=6) | _linears("layers.0.fc2", width=6)
+    for name in ("self_attn_layer_norm", "final_layer_norm"):
+        found |= {f"layers.0.{name}.weight": torch.ones(4), f"layers.0.{name}.bias": torch.zeros(4)}
+    biases = {"spatial_pos_encoder": (9, 2), "graph_token_virtual_distance": (1, 2)}
+    biases |= {"edge_encoder": (9, 2), "edge_dis_encoder": (12, 1)}
+    return found | {f"graph_attn_bias.{name}.weight": torch.zeros(*size) for name, size in biases.items()}
+
+
 @cache
 def _saved() -> str:
     """A file of torch with a state dict within."""
@@ -163,6 +173,17 @@ GOOD_CALLS = {
     ),
     "checkpoints.from_rat_sql": lambda: _from(
         checkpoints.from_rat_sql, _rat_sql(), labeler=rg.labelers.SchemaRelations(released=True), layer_norm_eps=1e-5
+    ),
+    "checkpoints.from_graphormer": lambda: _from(
+        checkpoints.from_graphormer,
+        _graphormer(),
+        edge_types={"single": (0,), "double": (1,)},
+        virtual_node=9,
+        spatial_pos_max=5,
+        multi_hop_max_dist=2,
+        pre_layernorm=True,
+        activation="gelu",
+        layer_norm_eps=1e-5,
     ),
     "checkpoints.from_bert": lambda: _from(
         checkpoints.from_bert,

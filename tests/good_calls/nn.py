@@ -359,6 +359,16 @@ GOOD_CALLS = {
         {"query": _rows(), "labels": _edges(), "edge_attr": torch.randn(2, 2)},
         also={"query": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
+    "RelationAttention.forward (positions)": lambda: Good(
+        rg.RelationAttention(8, 2, labeler=LABELER, rotary=rg.RotaryPositions(4)),
+        {"query": _rows(), "positions": torch.tensor([0, 4, 5])},
+        also={"query": ("positions",), "positions": ("query",)},
+    ),
+    "RelationEncoder.forward (positions)": lambda: Good(
+        rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16, labeler=LABELER), 2),
+        {"src": _rows(), "positions": torch.tensor([0, 4, 5])},
+        also={"src": ("positions",), "positions": ("src",)},
+    ),
     "RelationAttention.forward (raw ids)": lambda: _attend(labels=torch.zeros(2, 3, 4, dtype=torch.int64)),
     "RelationAttention.forward (a cache)": lambda: _growing(
         "bank", "query", rg.KVCache, bank_features=torch.randn(3, 3), labels=LABELER(3)
@@ -620,13 +630,19 @@ GOOD_CALLS = {
         also={"x": ("pair", "key_padding_mask", "labels"), "pair": ("x",)},
     ),
     # --- Positions
-    "SinusoidalPositions": lambda: Good(rg.SinusoidalPositions, {"d_model": 8, "dropout": 0.1}),
+    "SinusoidalPositions": lambda: Good(
+        rg.SinusoidalPositions, {"d_model": 8, "dropout": 0.1, "sampler": rg.nn.ShiftedPositions(3)}
+    ),
     "SinusoidalPositions.forward": lambda: Good(
         rg.SinusoidalPositions(8), {"x": _rows(), "offset": torch.tensor([0, 1])}, also={"x": ("offset",)}
     ),
     "SinusoidalPositions.forward (an int)": lambda: Good(rg.SinusoidalPositions(8), {"x": _rows()[0], "offset": 2}),
     "SinusoidalPositions.encode": lambda: Good(rg.SinusoidalPositions(8).encode, {"positions": torch.rand(2, 3)}),
     "alibi_tables": lambda: Good(rg.nn.alibi_tables, {"labeler": rg.ClippedDistance(3), "dim": 4, "heads": 2, **PLACE}),
+    "RandomPositions": lambda: Good(rg.nn.RandomPositions, {"longest": 9, "per": "batch"}),
+    "RandomPositions.forward": lambda: Good(rg.nn.RandomPositions(9), {"x": _rows()}),
+    "ShiftedPositions": lambda: Good(rg.nn.ShiftedPositions, {"most": 9, "per": "sequence"}),
+    "ShiftedPositions.forward": lambda: Good(rg.nn.ShiftedPositions(9), {"x": _rows()}),
     "RotaryPositions": lambda: Good(rg.RotaryPositions, {"head_dim": 8, "base": 100.0, "layout": "interleaved"}),
     "RotaryPositions.forward": lambda: Good(
         rg.RotaryPositions(4),

@@ -50,8 +50,12 @@ def test_what_the_kernels_do_not_do_goes_in_blocks(on_a_cpu):
         "no key_table with a batch axis with score=Additive; use impl='chunked'": [
             replace(given, score=rg.score.Additive(torch.zeros(2)), tables=(Tables(key=torch.zeros(1, 1, 3, 2)),))
         ],
-        "no edge_attr over all pairs; use impl='chunked'": [
-            replace(given, edge=EdgeVectors(torch.zeros(3, 2), None, None))
+        "no edge_key over all pairs with score=Additive; use impl='chunked'": [
+            replace(
+                given,
+                score=rg.score.Additive(torch.zeros(2)),
+                edge=EdgeVectors(torch.zeros(3, 2), torch.zeros(2, 2), None),
+            )
         ],
     }
     for reason, calls in refused.items():
@@ -84,15 +88,13 @@ def test_what_the_kernels_do_not_do_goes_in_blocks(on_a_cpu):
     )
 
 
-def test_calls_that_the_kernels_cannot_take_do_not_compile_them(monkeypatch):
+def test_calls_that_the_kernels_cannot_take_do_not_load_them(monkeypatch):
     def fail():
         raise AssertionError("the kernels were asked for")
 
     monkeypatch.setattr(build, "_known", None)
-    monkeypatch.setattr(build, "_looked_for", True)
     monkeypatch.setattr(build, "load", fail)
     large, x = call(**LARGE), torch.empty(1, 1, 2048, 2, device="meta")
-    assert choose(call(), None) == "dense"
     assert choose(replace(large, score=rg.score.compatibility(torch.sin)), None) == "chunked"
     with pytest.raises(AssertionError, match="the kernels were asked for"):
         choose(replace(large, query=x, key=x, value=x), None)  # shapes alone stand for a CPU

@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
+from relgraph.impl import by_function
 from relgraph.impl.native import attend, build, problem
 from relgraph.impl.native import edges as native_edges
 from relgraph.impl.native.check import check_listed, check_tensors
@@ -79,7 +80,8 @@ def problem_of(labels, **changes):
         query=_draw(2, rows, 3), key=_draw(1, keys, 3), value=_draw(1, keys, 4), by_query=_draw(2, rows, columns),
         by_key=_draw(2, keys, columns), label_keys=None, label_values=None, label_queries=None, label_biases=None,
         key_gates=None, value_gates=None, value_maps=None, score_maps=None, score_weights=None, vector_maps=None,
-        vectors=None, mask=None, keep=None, seed=torch.tensor(7), label_weights=weights, plan=plan, causal=None, scale=0.5,
+        vector_queries=None, vectors=None, mask=None, keep=None, seed=torch.tensor(7), label_weights=weights, plan=plan,
+        causal=None, scale=0.5,
         dropout_p=0.0, columns=columns, need_sums=True, need_mass=False, mask_gradient=False, vectors_in_score=False,
         vectors_in_value=False, vectors_gradient=False, weights_gradient=weights is not None, score=None,
         plan_key=None,
@@ -203,7 +205,12 @@ WRONG = {
     "weighted ids beyond": (weighted, lambda p: several(p, lambda x: x + 3), "weighted ids must be in"),
     "weighted ids of floats": (weighted, lambda p: several(p, lambda x: x.float()), "weighted ids must be signed"),
     "too few weighted ids": (weighted, lambda p: several(p, lambda x: x[:, 1:]), "weighted ids must have shape"),
-    "weighted ids of listed pairs": (edges, lambda p: part(p, weighted=weighted().ids), "must not be of listed"),
+    "weighted ids of listed pairs": (
+        edges,
+        lambda p: part(p, weighted=weighted().ids),
+        "not be of listed pairs beside",
+    ),
+    "weighted ids of packed pairs": (packed, lambda p: part(p, weighted=weighted().ids), "must not be of packed pairs"),
     "too few listed ids": (edges, lambda p: csr(p, ids=p.parts[0].csr.ids[1:]), "ids must have"),
 }
 
@@ -373,7 +380,8 @@ def test_windows_over_several_panels(n, window, dtype):
 
 
 @pytest.mark.parametrize(
-    ("kind", "dropout_p"), [("distance packed", 0.0), ("sum", 0.3), ("edges only", 0.0), ("weighted", 0.3)]
+    ("kind", "dropout_p"),
+    [("distance packed", 0.0), ("sum", 0.3), ("edges only", 0.0), ("weighted", 0.3), ("weighted edges parallel", 0.3)],
 )
 def test_second_derivatives(kind, dropout_p):
     """They go through plain torch, with the weights that the kernels dropped."""
@@ -388,10 +396,12 @@ def test_second_derivatives(kind, dropout_p):
     assert torch.autograd.gradgradcheck(seeded, case.leaves, fast_mode=True)
 
 
-@pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default packed", "edges only", "sum"])
+@pytest.mark.parametrize(
+    "kind", ["distance", "dense batch", "edges default packed", "edges only", "sum", "weighted edges"]
+)
 def test_a_default_device_changes_nothing(kind):
     """Room for results is where the tensors are: an address on another device would end the process."""
-    case = make(KINDS[kind](9), batch=1 if "packed" in kind else 2)
+    case = make(ALL[kind](9), batch=1 if "packed" in kind else 2)
     case.options["dropout_p"] = 0.3
 
     def run():
@@ -481,12 +491,13 @@ def test_an_exception_over_listed_pairs_is_raised_in_python(throws, threads, mon
         z.sum().backward()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(80))
 def test_spoilt_plans_are_refused_or_computed(seed):
     """A number, a dtype or a length anywhere in a plan is changed: an error, or an answer, and never a read outside."""
     generator = random.Random(seed)
-    kind = generator.choice(["dense", "dense batch", "block", "edges default", "edges only", "edges only packed"])
-    problem, kernels, check = problem_of(KINDS[kind](9)), attend, check_tensors
+    listed = ["edges default", "edges only", "edges only packed", "weighted edges"]
+    kind = generator.choice(["dense", "dense batch", "block", *listed])
+    problem, kernels, check = problem_of(ALL[kind](9)), attend, check_tensors
     if problem.plan.edges_only:
         problem = replace(problem, by_query=None, by_key=None, columns=0, need_sums=False)
         kernels, check = native_edges, check_listed
@@ -509,6 +520,8 @@ def spoil(plan, generator):
         places += [(one.ids, "ids")] + [(one.ids, "starts")] * (one.ids.starts is not None)
     if one.csr is not None:
         places += [(one.csr, name) for name in ("row_ptr", "col", "ids", "role", "order")]
+    if one.weighted is not None:
+        places += [(one, "weighted")] * 3
     if not places or generator.random() < 0.1:
         return replace(plan, **{generator.choice(["q_len", "k_len"]): generator.choice([0, 1, 8, 10, 1 << 40])})
     owner, name = generator.choice(places)
@@ -546,3 +559,19 @@ def test_one_key_whose_row_has_a_step_of_one():
         for impl in ("native", "reference")
     )
     torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("kind", ["many distances", "function"])
+def test_heads_without_numbers(kind, monkeypatch):
+    """Queries of size 0 have room for no table; and blocks take their rows of them."""
+    monkeypatch.setattr(by_function, "BLOCK_IDS", 1)
+    monkeypatch.setattr(by_function, "FEWEST_ROWS", 2)
+    labels = rg.ClippedDistance(60)(6) if kind == "many distances" else KINDS["function"](6)
+    key = torch.zeros(labels.num_labels, 0, dtype=F64, requires_grad=True)
+    query = torch.zeros(3, 2, 6, 0, dtype=F64, requires_grad=True)
+    value = torch.randn(3, 2, 6, 4, dtype=F64, requires_grad=True)
+    found = []
+    for impl in ("native", "reference"):
+        z = rg.relation_attention(query, query, value, labels, key, impl=impl)
+        found.append([z, *torch.autograd.grad(z.sin().sum(), [query, value, key])])
+    assert_same(found[0], found[1], atol=1e-12)

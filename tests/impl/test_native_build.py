@@ -1,4 +1,4 @@
-"""How the kernels are compiled: the compiler, the cache, the messages of machines without them, and other processors."""
+"""Where kernels come from: the compiler, the cache, libraries that an installation brings, and machines without them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import errno
 import logging
 import os
+import platform
 import re
 import shutil
 import signal
@@ -22,7 +23,8 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl.native import build
+from relgraph.impl.native import build, compiler
+from relgraph.impl.native.compiler import UnavailableError, compile_native
 from relgraph.impl.native.found import find
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="kernels are compiled on Linux alone")
@@ -58,12 +60,13 @@ def real():
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
-    """A process that has not asked for kernels yet, with an empty cache and nothing set."""
-    for name in (build.SWITCH, build.MORE_FLAGS, "CXX"):
+    """A process that has not asked for kernels yet, with an empty cache, no library of its own and nothing set."""
+    for name in (build.SWITCH, compiler.MORE_FLAGS, "CXX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(build, "_known", None)
     folder = tmp_path / "cache"
-    monkeypatch.setenv(build.FOLDER, str(folder))
+    monkeypatch.setenv(compiler.FOLDER, str(folder))
+    monkeypatch.setattr(compiler, "BUNDLED", tmp_path / "bundled")
     return folder
 
 
@@ -103,6 +106,13 @@ def reason() -> str:
     return str(known)
 
 
+def not_compiled() -> str:
+    """Why nothing is compiled."""
+    with pytest.raises(UnavailableError) as raised:
+        compile_native()
+    return "; ".join(raised.value.args)
+
+
 def wait_for(there) -> None:
     """Wait until there is something."""
     end = time.monotonic() + 20
@@ -138,35 +148,36 @@ def test_this_machine_has_kernels_if_it_has_a_compiler(real):
 def test_the_library_is_compiled_once_and_stored(copying, fresh, log, monkeypatch, tmp_path):
     """A library that was loaded before Python is not loaded into the compiler. A stored library needs no compiler."""
     monkeypatch.setenv("LD_PRELOAD", "/of/a/sanitizer.so")
-    first = build.library()
+    first = compile_native()
     assert list(fresh.iterdir()) == [first]
     assert stat.S_IMODE(first.stat().st_mode) == 0o755
-    assert build.library() == first
+    assert compile_native() == first
     assert copying.read_text() == "\n"
     started, ended = log.messages
-    assert started.startswith("relgraph compiles its CPU kernels, once for this machine, 10 to 20 seconds of ")
+    assert started.startswith("relgraph compiles its CPU kernels, 10 to 20 seconds of ")
     assert ended.startswith("relgraph compiled its CPU kernels in ")
     assert ended.endswith(f" s: {first}")
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path / "no programs"))
-    assert build.library() == first
     assert isinstance(build.load(), build.Kernels)
+    assert build.load().path == first
 
 
-def test_threads_that_come_at_once_compile_once(copying):
+def test_threads_that_come_at_once_load_once(copying):
+    """And compile once."""
     got = []
-    threads = [threading.Thread(target=lambda: got.append(build.load())) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: got.append((compile_native(), build.load()))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert isinstance(got[0], build.Kernels)
-    assert all(one is got[0] for one in got)
+    assert isinstance(got[0][1], build.Kernels)
+    assert all(one == got[0] and one[1] is got[0][1] for one in got)
     assert copying.read_text().count("\n") == 1
 
 
 def test_of_two_processes_one_compiles_and_the_other_waits(copying, fresh):
-    both = [forked(lambda: build.library().exists()) for _ in range(2)]
+    both = [forked(lambda: compile_native().exists()) for _ in range(2)]
     assert [ended(child) for child in both] == [0, 0]
     assert len(list(fresh.iterdir())) == 1
     assert copying.read_text().count("\n") == 1
@@ -176,21 +187,21 @@ def test_a_killed_process_leaves_nothing_to_wait_for(copying, fresh, monkeypatch
     with monkeypatch.context() as patch:
         slow = Path(os.environ["CXX"]).with_name("slow")
         patch.setenv("CXX", script(slow, '#!/bin/sh\n[ "$1" = --version ] && exit\nexec sleep 20\n'))
-        child = forked(lambda: build.library().exists())
+        child = forked(lambda: compile_native().exists())
         wait_for(lambda: list(fresh.glob("*.partial")))
         os.kill(child, signal.SIGKILL)
         assert ended(child) == -signal.SIGKILL
     assert len(list(fresh.iterdir())) == 1
     began = time.monotonic()
-    library = build.library()
+    library = compile_native()
     assert time.monotonic() - began < 15
     assert list(fresh.iterdir()) == [library]
 
 
 def test_who_waits_says_so(copying, fresh, log):
     fresh.mkdir()
-    with build._alone(fresh):
-        waiting = threading.Thread(target=build.library)
+    with compiler._alone(fresh):
+        waiting = threading.Thread(target=compile_native)
         waiting.start()
         wait_for(lambda: log.messages)
         assert log.messages == ["relgraph waits for another process, which compiles the CPU kernels"]
@@ -201,9 +212,9 @@ def test_who_waits_says_so(copying, fresh, log):
 def test_a_forked_process_has_no_lock_of_its_parent(fresh, log):
     """It does not keep the lock of the folder, and does not wait for a thread that it does not have."""
     fresh.mkdir()
-    with build._alone(fresh):
+    with compiler._alone(fresh):
         child = forked(lambda: time.sleep(20))
-    with build._alone(fresh):
+    with compiler._alone(fresh):
         pass
     os.kill(child, signal.SIGKILL)
     ended(child)
@@ -221,7 +232,7 @@ def test_file_systems_without_locks(copying, fresh, monkeypatch):
     fresh.mkdir()
     other = fresh / "kernels-of-another.partial"  # which may be at work
     other.write_text("")
-    library = build.library()
+    library = compile_native()
     assert set(fresh.iterdir()) == {other, library}
 
 
@@ -232,35 +243,35 @@ def test_the_name_of_a_library_says_what_it_depends_on(copying, fresh, monkeypat
                 if what.startswith("RELGRAPH_"):
                     patch.setenv(what, value)
                 else:
-                    patch.setattr(build, what, value)
-            return build.library().name
+                    patch.setattr(compiler, what, value)
+            return compile_native().name
 
-    monkeypatch.setattr(build, "_compile", lambda command, path: path.write_text(""))
+    monkeypatch.setattr(compiler, "compile_sources", lambda command, path: path.write_text(""))
     usual = name()
     assert name() == usual
     sources = tmp_path / "sources"
-    shutil.copytree(build.HERE, sources)
+    shutil.copytree(compiler.HERE, sources)
     assert name(HERE=sources) == usual
     (sources / "labels.h").write_text("// changed\n" + (sources / "labels.h").read_text())
     others = [
         name(RELGRAPH_NATIVE_FLAGS="-g"),
-        name(_processor=lambda: "another"),
+        name(processor=lambda: "another"),
         name(_version=lambda compiler: "copying 1.1"),
         name(RELGRAPH_NATIVE_FLAGS="-march=x86-64-v3"),
         name(HERE=sources),
     ]
     assert len({usual, *others}) == 1 + len(others)
     # compiled for a kind of processor, it serves all of them
-    assert name(RELGRAPH_NATIVE_FLAGS="-march=x86-64-v3", _processor=lambda: "another") == others[3]
+    assert name(RELGRAPH_NATIVE_FLAGS="-march=x86-64-v3", processor=lambda: "another") == others[3]
 
 
 def test_flags_are_for_this_processor_unless_another_is_named(fresh, monkeypatch):
     def flags(machine, processor="", more=""):
-        monkeypatch.setattr(build.platform, "machine", lambda: machine)
-        monkeypatch.setattr(build, "_processor", lambda: processor)
-        monkeypatch.setenv(build.MORE_FLAGS, more)
-        assert build._flags()[: len(build.FLAGS)] == [*build.FLAGS]
-        return build._flags()[len(build.FLAGS) :]
+        monkeypatch.setattr(compiler.platform, "machine", lambda: machine)
+        monkeypatch.setattr(compiler, "processor", lambda: processor)
+        monkeypatch.setenv(compiler.MORE_FLAGS, more)
+        assert compiler.native_flags()[: len(compiler.FLAGS)] == [*compiler.FLAGS]
+        return compiler.native_flags()[len(compiler.FLAGS) :]
 
     assert flags("x86_64", "flags : avx2 avx512f") == ["-march=native", "-mprefer-vector-width=512"]
     assert flags("x86_64", "flags : avx2") == ["-march=native"]
@@ -273,12 +284,15 @@ def test_flags_are_for_this_processor_unless_another_is_named(fresh, monkeypatch
 
 
 def test_calls_go_on_without_a_compiler(fresh, no_compiler, log):
-    """The log says it once."""
+    """Nothing is compiled by itself, and the log says once what to do."""
     x = torch.randn(1, 2, 600, 4)
     assert rg.relation_attention(x, x, x, None).shape == x.shape
     choice = rg.which_impl(x, x, x, None)
     assert choice.impl == "chunked"
-    wanted = "there is no C++ compiler; install g++ (Debian, Ubuntu: apt install g++) or set CXX"
+    wanted = (
+        "no library here is of these sources and for this processor; "
+        "install g++ (Debian, Ubuntu: apt install g++), then run python -m relgraph compile"
+    )
     assert choice.refused["native"] == f"impl='native' has no compiled kernels: {wanted}; use impl='chunked'"
     for call in (lambda: rg.relation_attention(x, x, x, None, impl="native"), build.kernels):
         with pytest.raises(NotImplementedError, match=f"no compiled kernels: {re.escape(wanted)}; use impl='chunked'"):
@@ -287,6 +301,7 @@ def test_calls_go_on_without_a_compiler(fresh, no_compiler, log):
         f"relgraph has no compiled CPU kernels, impl=None takes 'chunked' or 'edges': {wanted} "
         "(RELGRAPH_NATIVE=0 ends this line)"
     ]
+    assert not_compiled() == "there is no C++ compiler; install g++ (Debian, Ubuntu: apt install g++) or set CXX"
 
 
 def test_the_switch_and_other_systems(fresh, monkeypatch, log):
@@ -295,7 +310,7 @@ def test_the_switch_and_other_systems(fresh, monkeypatch, log):
     monkeypatch.delenv(build.SWITCH)
     with monkeypatch.context() as patch:
         patch.setattr(build.sys, "platform", "darwin")
-        assert reason() == "they need Linux, got darwin"
+        assert reason() == not_compiled() == "they need Linux, got darwin"
     assert log.messages == []  # nothing can be done about either
     assert not fresh.exists()
     monkeypatch.setenv(build.SWITCH, "off")
@@ -305,20 +320,20 @@ def test_the_switch_and_other_systems(fresh, monkeypatch, log):
 
 def test_a_compiler_that_is_not_there_or_does_not_run(fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "c++-of-nobody -O0")
-    assert reason() == "the compiler CXX=c++-of-nobody is not there; set CXX to a C++ compiler, or unset it"
+    assert not_compiled() == "the compiler CXX=c++-of-nobody is not there; set CXX to a C++ compiler, or unset it"
     broken = script(tmp_path / "broken", "#!/no/such/shell\n")
     monkeypatch.setenv("CXX", broken)
-    assert reason() == f"the compiler {broken} does not run (No such file or directory); set CXX"
-    for name in (build.MORE_FLAGS, "CXX"):
+    assert not_compiled() == f"the compiler {broken} does not run (No such file or directory); set CXX"
+    for name in (compiler.MORE_FLAGS, "CXX"):
         monkeypatch.setenv(name, "g++ '-O2")
-        assert reason() == f"{name}=g++ '-O2 cannot be split into words (No closing quotation); set {name}"
+        assert not_compiled() == f"{name}=g++ '-O2 cannot be split into words (No closing quotation); set {name}"
         monkeypatch.delenv(name)
 
 
 def test_a_compiler_that_fails_leaves_nothing(fresh, monkeypatch, tmp_path, log):
     failing = script(tmp_path / "failing", FAILING)
     monkeypatch.setenv("CXX", failing)
-    assert reason() == (
+    assert not_compiled() == (
         f"the compiler {failing} failed: fatal error: no such header; install another g++ or clang++ and set CXX to it"
     )
     assert list(fresh.iterdir()) == []
@@ -335,28 +350,25 @@ PRETENCES = {
     "no file": ('rm "$2"', "No such file or directory"),
     "an empty file": ("true", "file too short"),
     "no library": ('echo library > "$2"', "file too short"),
-    "a library of something else": ('cp {other} "$2"', "undefined symbol: relgraph_message"),
+    "a library of something else": ('cp {other} "$2"', "undefined symbol: relgraph_sources"),
     "half a library": ('head -c 20000 {other} > "$2"', "the file ends too early"),
 }
 
 
 @pytest.mark.parametrize("what", PRETENCES)
-def test_a_compiler_that_only_pretends_leaves_nothing(what, fresh, monkeypatch, tmp_path, log):
+def test_a_compiler_that_only_pretends_leaves_nothing(what, fresh, monkeypatch, tmp_path):
     does, why = PRETENCES[what]
     other = sys.modules["_ctypes"].__file__
     pretending = script(tmp_path / "pretending", PRETENDING.format(does=does.format(other=other)))
     monkeypatch.setenv("CXX", pretending)
-    x = torch.randn(1, 2, 600, 4)
-    assert rg.which_impl(x, x, x, None).impl == "chunked"
-    assert len(log.messages) == 2  # that it compiles, and that there are no kernels
-    found = reason()
+    found = not_compiled()
     assert found.startswith(f"the compiler {pretending} made no library that works (")
     assert why in found
     assert list(fresh.iterdir()) == []
 
 
 def test_an_interrupt_or_an_emptied_folder_leaves_nothing(fresh, copying, monkeypatch):
-    compile_, run = build._compile, build._run
+    compile_, run = compiler.compile_sources, compiler._run
 
     def interrupted(command):
         if "-o" in command:
@@ -364,33 +376,34 @@ def test_an_interrupt_or_an_emptied_folder_leaves_nothing(fresh, copying, monkey
         return run(command)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build, "_run", interrupted)
+        patch.setattr(compiler, "_run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            build.load()
+            compile_native()
     assert list(fresh.iterdir()) == []
     with monkeypatch.context() as patch:
-        patch.setattr(build, "_compile", lambda command, path: (compile_(command, path), path.unlink()))
-        found = reason()
-    assert found.startswith("the library cannot be kept or read ([Errno 2] No such file or directory: ")
+        patch.setattr(compiler, "compile_sources", lambda command, path: (compile_(command, path), path.unlink()))
+        found = not_compiled()
+    assert found.startswith("the library cannot be kept ([Errno 2] No such file or directory: ")
     assert found.endswith("; set RELGRAPH_CACHE to another folder")
-    build._known = None
-    assert isinstance(build.load(), build.Kernels)  # the lock is open again
+    assert compile_native().exists()  # the lock is open again
+    monkeypatch.setattr(build, "libraries", lambda: iter([fresh / "gone.so"]))
+    assert reason().startswith(f"the library {fresh}/gone.so cannot be read ([Errno 2] No such file or directory: ")
 
 
 def test_what_others_can_write_to_is_refused(fresh, copying, monkeypatch):
     fresh.mkdir()
     fresh.chmod(0o777)
-    assert reason() == (
+    assert not_compiled() == (
         f"{fresh} must belong to this user or root and be writable by no other; "
         "chmod go-w it, or set RELGRAPH_CACHE to another folder"
     )
     assert not copying.exists()
     fresh.chmod(0o755)
-    path = build.library()
+    path = compile_native()
     path.chmod(0o775)
     assert reason().startswith(f"{path} must belong to this user or root and be writable by no other")
     owner = fresh.stat().st_uid
-    monkeypatch.setattr(build.os, "getuid", lambda: owner + 1)
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
     if owner == 0:  # root's are taken
         os.chown(fresh, 1234, -1)
     assert reason().startswith(f"{fresh} must belong to this user or root")
@@ -399,35 +412,35 @@ def test_what_others_can_write_to_is_refused(fresh, copying, monkeypatch):
 def test_a_folder_that_cannot_be_made_or_written_to(fresh, copying, monkeypatch, tmp_path):
     advice = "; set RELGRAPH_CACHE to a folder that can be written to"
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(build.FOLDER, str(tmp_path / "file" / "cache"))
-    assert reason() == f"the folder {tmp_path}/file/cache cannot be made (Not a directory){advice}"
-    monkeypatch.setenv(build.FOLDER, "/proc")
-    assert reason().startswith("the folder /proc cannot be written to (")
-    assert reason().endswith(advice)
-    monkeypatch.delenv(build.FOLDER)
+    monkeypatch.setenv(compiler.FOLDER, str(tmp_path / "file" / "cache"))
+    assert not_compiled() == f"the folder {tmp_path}/file/cache cannot be made (Not a directory){advice}"
+    monkeypatch.setenv(compiler.FOLDER, "/proc")
+    assert not_compiled().startswith("the folder /proc cannot be written to (")
+    assert not_compiled().endswith(advice)
+    monkeypatch.delenv(compiler.FOLDER)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/proc/self")  # not even root can
-    assert reason() == f"the folder /proc/self/.cache/relgraph cannot be made (No such file or directory){advice}"
+    assert not_compiled() == f"the folder /proc/self/.cache/relgraph cannot be made (No such file or directory){advice}"
 
     def home():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(build.Path, "home", home)
-    assert reason() == f"this user has no home folder{advice}"
+    monkeypatch.setattr(compiler.Path, "home", home)
+    assert not_compiled() == f"this user has no home folder{advice}"
 
 
 def test_the_folder_is_where_caches_are(fresh, monkeypatch, tmp_path):
-    monkeypatch.delenv(build.FOLDER)
+    monkeypatch.delenv(compiler.FOLDER)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert build._folder() == tmp_path / "xdg" / "relgraph"
+    assert compiler.cache_folder() == tmp_path / "xdg" / "relgraph"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert build._folder() == tmp_path / "home" / ".cache" / "relgraph"
+    assert compiler.cache_folder() == tmp_path / "home" / ".cache" / "relgraph"
 
 
 @pytest.mark.parametrize("size", [17, 40_000])
 def test_a_library_that_was_cut_off(size, fresh, copying):
-    path = build.library()
+    path = compile_native()
     begin = path.read_bytes()[:size]
     path.unlink()  # not written over: this process has loaded the file
     path.write_bytes(begin)
@@ -440,6 +453,7 @@ def test_structs_must_be_the_same_in_both_languages(fresh, copying, monkeypatch)
         _fields_ = (("one", ctypes.c_int64),)
 
     monkeypatch.setattr(build, "STRUCTS", {"relgraph_part_size": Other})
+    compile_native()
     assert "relgraph_part_size is " in reason()
     assert " bytes in C++ and 8 in Python; this is a mistake in relgraph: please report it" in reason()
 
@@ -455,6 +469,7 @@ def address(function):
 
 
 def test_functions_of_torch_that_are_wrong_or_absent_are_not_used(fresh, copying, monkeypatch):
+    compile_native()
     found, idle, idle_blocked = find(), GEMM(lambda *_: None), BLOCKED(lambda *_: None)
 
     def given(**changes):
@@ -473,15 +488,12 @@ def test_functions_of_torch_that_are_wrong_or_absent_are_not_used(fresh, copying
     assert reason() == "this build of torch has no BLAS that can be called"
 
 
-# ---- when it is compiled ----
+# ---- when it is loaded ----
 
 FIRST_CALLS = """
 import os, sys, torch, relgraph as rg
 from relgraph.impl.native import build
-x = torch.randn(1, 1, 4, 2)
-rg.relation_attention(x, x, x, None)
-assert build._known is None and not os.path.exists(os.environ["RELGRAPH_CACHE"])  # a small call compiles nothing
-
+assert build._known is None
 os.environ["RELGRAPH_NATIVE"] = "0"
 x, table = torch.randn(1, 1, 600, 4, requires_grad=True), torch.randn(2, 4, requires_grad=True)
 edges = rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 2, q_len=600)
@@ -492,19 +504,80 @@ assert "sympy" not in sys.modules and "torch._dynamo" not in sys.modules
 
 build._known, x = None, x.detach()
 del os.environ["RELGRAPH_NATIVE"]
-os.environ["RELGRAPH_CACHE"] = sys.argv[1]
 f = torch.compile(lambda x: rg.relation_attention(x, x, x, None), fullgraph=True, backend="eager")
 torch.testing.assert_close(f(x), rg.relation_attention(x, x, x, None, impl="dense"))
 assert isinstance(build._known, build.Kernels)  # though no eager call asked for them
 """
 
 
-def test_the_first_calls_of_a_process(real, tmp_path):
-    """Small calls compile no kernels; without kernels dynamo is not imported; compiled code asks for kernels."""
-    environment = {**os.environ, build.FOLDER: str(tmp_path / "cache")}
-    command = [sys.executable, "-c", FIRST_CALLS, str(real.path.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+def test_the_first_calls_of_a_process(real):
+    """An import loads no kernels; without kernels dynamo is not imported; compiled code asks for kernels."""
+    environment = {**os.environ, compiler.FOLDER: str(real.path.parent)}
+    done = subprocess.run([sys.executable, "-c", FIRST_CALLS], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- libraries that an installation brings ----
+
+
+@pytest.fixture
+def bundled(fresh, real, monkeypatch):
+    """Makes a library of an installation from the one of this machine."""
+    compiler.BUNDLED.mkdir()
+
+    def make(kind: str, *, sources: str | None = None) -> Path:
+        path = compiler.BUNDLED / f"kernels-{kind}.so"
+        whole = real.path.read_bytes()
+        path.write_bytes(whole if sources is None else whole.replace(compiler.source_hash().encode(), sources.encode()))
+        return path
+
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    return make
+
+
+@pytest.mark.parametrize("kind", ["x86-64-v3", "x86-64-v4"])
+def test_the_newest_library_that_this_processor_allows(kind, bundled, monkeypatch):
+    """A native build comes before all of them, and flags ask for their own."""
+    both = {name: bundled(name) for name in ("x86-64-v3", "x86-64-v4")}
+    monkeypatch.setattr(compiler, "processor", lambda: f"flags : fpu {build.KINDS['x86_64'][kind]} more")
+    known = build.load()
+    assert isinstance(known, build.Kernels)
+    assert known.path == both[kind]
+    own = compiler.BUNDLED / compiler.native_name("any")
+    shutil.copy(both[kind], own)
+    assert next(build.libraries()) == own
+    monkeypatch.setenv(compiler.MORE_FLAGS, "-g")
+    assert list(build.libraries()) == []
+
+
+def test_no_library_for_an_older_processor_or_another_machine(bundled, monkeypatch):
+    bundled("x86-64-v3")
+    monkeypatch.setattr(compiler, "processor", lambda: "flags : fpu sse4_2 avx")
+    assert list(build.libraries()) == []
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert list(build.libraries()) == []
+    assert [bundled("aarch64")] == list(build.libraries())
+
+
+def test_a_library_never_hides_newer_sources(bundled, fresh, monkeypatch):
+    """Other sources need other kernels; the reason says how to get them."""
+    monkeypatch.setattr(compiler, "processor", lambda: build.KINDS["x86_64"]["x86-64-v3"])
+    stale = bundled("x86-64-v3", sources="0" * 16)
+    assert reason() == f"{stale} was made from other sources; run python -m relgraph compile"
+    assert not fresh.exists()
+
+
+def test_a_broken_native_build_is_passed_over_with_a_line(bundled, fresh, monkeypatch, log):
+    monkeypatch.setattr(compiler, "processor", lambda: build.KINDS["x86_64"]["x86-64-v3"])
+    fresh.mkdir()
+    broken, whole = fresh / compiler.native_name("any"), bundled("x86-64-v3")
+    broken.write_text("broken")
+    known = build.load()
+    assert isinstance(known, build.Kernels)
+    assert known.path == whole
+    assert log.messages[0].startswith(
+        f"relgraph takes the CPU kernels of {whole}: the library {broken} does not load ("
+    )
 
 
 # ---- other processors and compilers: object files alone, nothing is run ----
@@ -530,13 +603,13 @@ def needed(*programs):
 def test_they_compile_for_other_processors(compiler, system, tmp_path):
     """Without a warning, but for clang's that it did not turn a loop into vector code."""
     needed(compiler, *[ARM] * (system == "Arm"))
-    if system != "Arm" and build.platform.machine() != "x86_64":
+    if system != "Arm" and platform.machine() != "x86_64":
         pytest.skip("compilers of this machine are for another kind of processor")
     command = [compiler, *SYSTEMS[system]]
     if system == "Arm":
         command = [ARM] if compiler == "g++" else ["clang++", "--target=aarch64-linux-gnu"]
-    command += ["-Wall", "-Wextra", "-Wno-pass-failed", "-c", *(flag for flag in build.FLAGS if flag != "-shared")]
-    for source in build._files("*.cpp"):
+    command += ["-Wall", "-Wextra", "-Wno-pass-failed", "-c", *(flag for flag in compiler.FLAGS if flag != "-shared")]
+    for source in compiler.source_files("*.cpp"):
         output = tmp_path / f"{source.stem}.o"
         done = subprocess.run([*command, str(source), "-o", str(output)], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
@@ -546,4 +619,5 @@ def test_they_compile_for_other_processors(compiler, system, tmp_path):
 def test_clang_makes_a_library_that_loads(fresh, monkeypatch):
     needed("clang++")
     monkeypatch.setenv("CXX", "clang++")
+    compile_native()
     assert isinstance(build.load(), build.Kernels)

@@ -30,7 +30,7 @@ PAIRS = [(kind, impl) for kind in KINDS for impl in FAST if kind != "edges only 
 IN_BLOCKS = [kind for kind, impl in PAIRS if impl == "chunked"]
 PAIRS += [(kind, "edges") for kind in KINDS if kind.startswith("edges only")] + [("edges only parallel", "native")]
 PAIRS += [(kind, impl) for kind in WEIGHTED for impl in ("dense", "chunked") if "parallel" not in kind]
-PAIRS += [(kind, "edges" if "edges" in kind else "native") for kind in WEIGHTED]
+PAIRS += [(kind, "native") for kind in WEIGHTED] + [(kind, "edges") for kind in WEIGHTED if "edges" in kind]
 each_kind_and_impl = pytest.mark.parametrize(("kind", "impl"), PAIRS)
 
 

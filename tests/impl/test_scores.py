@@ -31,7 +31,9 @@ def native_can(case, kind):
     options, listed = case.options, kind.startswith("edges only")
     score, mask = compatibility(options.get("score")), options.get("attn_mask")
     edge = options.get("edge")
-    others = edge is not None and (not listed or (score.additive and edge[1] is not None and edge[0].requires_grad))
+    inside = edge is not None and score.additive and edge[1] is not None
+    computed = edge is not None and isinstance(case.labels.default, rg.labels.FunctionLabels)
+    others = computed or (inside and (not listed or edge[0].requires_grad))
     learns = mask is not None and mask.requires_grad
     return build.missing() is None and score.code is not None and not others and not learns
 

@@ -155,6 +155,42 @@ def test_one_part_is_scored_by_row_and_the_others_by_tables():
         torch.testing.assert_close(ours.double().cpu(), theirs, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "programs", "options"),
+    [
+        ("none", "1hqk", 1, {"is_causal": True, "scale": -1.0}),
+        ("none", "11q1", 256, {}),
+        ("banded", "11qk", 5, {"score": Softcap(1.5), "dropout_p": 0.25}),
+        ("patches", "bhqk", 256, {"per_head": "b"}),
+        ("two patches", "1h1k", 1, {"kinds": "kv"}),
+        ("distance per row", "11qk", 1, {}),
+        ("distance packed offsets", "1hqk", 256, {"score": LeakyReLU(0.2)}),
+        ("edges only", "11qk", 1, {"score": Softcap(1.5)}),
+        ("edges only batch", "bh1k", 1, {}),
+        ("edges only parallel", "1hq1", 1, {}),
+    ],
+)
+def test_a_mask_that_learns(kind, shape, programs, options, monkeypatch):
+    """Of any form, with hidden pairs; by few programs that add up a lot, and by many whose sums are added again."""
+    monkeypatch.setattr(launch, "PROGRAMS", programs)
+    labels, n = KINDS[kind](6 if "edges" in kind else 37), 37
+    packed = labels is not None and labels.packed
+    pairs = (n, n) if labels is None else (labels.q_len, labels.k_len)
+    exact, low = twins(labels, n=n, heads=2, kv_heads=1, **options)
+    sizes = dict(zip("bhqk1", (1 if packed else exact.inputs[0].shape[0], 2, *pairs, 1), strict=True))
+    given = torch.randn([sizes[axis] for axis in shape][packed:], dtype=F64)
+    given.masked_fill_(torch.rand(given.shape) < 0.1, float("-inf"))
+    keep = (torch.rand(sizes["b"], 2, *pairs) > 0.25).to(F64) if "dropout_p" in options else None
+    found = []
+    for case, impl in ((exact, "reference"), (moved(low, DEVICE), "triton")):
+        mask = given.to(case.inputs[0]).requires_grad_()
+        case.options["attn_mask"] = mask
+        outputs = raw(case, impl, keep=None if keep is None else keep.to(mask))
+        (grad,) = torch.autograd.grad([x.nan_to_num(neginf=0.0).square().sum() for x in outputs], mask)
+        found.append(grad.double().cpu())
+    torch.testing.assert_close(found[1], found[0], atol=2e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("offset", [(1 << 31) - 16, -(1 << 31)])
 def test_offsets_that_pass_32_bits(offset):
     """All pairs are far on one side of the band."""
@@ -269,9 +305,6 @@ def test_what_is_refused_names_the_way_out():
     q = torch.randn(1, 1, 4, 4, device=DEVICE)
     with pytest.raises(NotImplementedError, match="impl='dense' for need_weights"):
         rg.relation_attention_with_aux(q, q, q, None, impl="triton", need_weights=True)
-    mask = torch.zeros(4, 4, device=DEVICE, requires_grad=True)
-    with pytest.raises(NotImplementedError, match="no gradient to attn_mask"):
-        rg.relation_attention(q, q, q, None, attn_mask=mask, impl="triton")
     x = q.clone().requires_grad_()
     (grad,) = torch.autograd.grad(
         rg.relation_attention(x, x, x, None, impl="triton").square().sum(), x, create_graph=True

@@ -72,7 +72,8 @@ def test_the_equations_by_loops(layout, monkeypatch):
     learned, out = [query, key, value, weights, *tables], torch.randn(2, 2, Q, D + R, dtype=F64)
     wanted = by_loops(query, key, value, pairs, tables, 0.7)
     grads = torch.autograd.grad((torch.cat(wanted, -1) * out).sum(), learned)
-    for impl in (*IMPLS, "native", None) if layout == "all pairs" else (*IMPLS, "edges", "edges row by row"):
+    others = () if layout == "all pairs" else ("edges", "edges row by row")
+    for impl in (*IMPLS, "native", None, *others):
         monkeypatch.setattr(edges, "LABELS_A_PAIR", 0.0 if impl == "edges row by row" else 1e9)
         z, aux = rg.relation_attention_with_aux(
             query, key, value, labels, *tables, scale=0.7, need_label_mass=True, impl=impl and impl.split(" ")[0]
@@ -113,8 +114,11 @@ def test_with_other_options(kind, score):
         weight = leaves(2, 3)
         case.options["score"] = rg.score.Additive(weight, "tanh") if score == "additive" else rg.score.Softcap(2.0)
     wanted = answer(case, "reference")
-    for impl in ("dense", "chunked", "edges" if "edges" in kind else "native"):
-        if impl == "native" and score == "additive":
+    impls, refused = ("dense", "chunked", "native"), "additive"
+    if "edges" in kind:
+        impls, refused = (*impls, "edges"), "batched"
+    for impl in impls:
+        if impl == "native" and score == refused:
             continue
         for got, true in zip(answer(case, impl), wanted, strict=True):
             assert_same(got, true, what=impl)
@@ -179,12 +183,12 @@ def test_what_refuses_them(message, options):
         rg.relation_attention(x, x, x, WEIGHTED["weighted"](5), torch.randn(3, 4), **options)
 
 
-def test_triton_refuses_them():
-    x = torch.randn(1, 2, 5, 16)
-    choice = rg.which_impl(x, x, x, WEIGHTED["weighted"](5), torch.randn(3, 16))
-    labels = WEIGHTED["weighted edges"](5)
-    assert (
-        "has weighted labels in at most one part"
-        in rg.which_impl(x, x, x, labels, torch.randn(3, 16)).refused["native"]
-    )
-    assert choice.refused["triton"].endswith("has one label per pair and no weighted labels; use impl='chunked'")
+def test_kernels_say_which_they_refuse():
+    x, table = torch.randn(1, 2, 5, 16), torch.randn(3, 16)
+    labels = WEIGHTED["weighted"](5)
+    refused = rg.which_impl(x, x, x, labels, table).refused
+    assert refused["triton"].endswith("has one label per pair and no weighted labels; use impl='chunked'")
+    refused = rg.which_impl(x, x, x, rg.SumLabels(labels, labels), (table, table)).refused
+    assert "has weighted labels over all pairs in at most one part" in refused["native"]
+    refused = rg.which_impl(x, x, x, labels, score=rg.score.Additive(torch.ones(16))).refused
+    assert "has weighted labels over all pairs with dot products only" in refused["native"]

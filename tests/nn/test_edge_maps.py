@@ -139,7 +139,7 @@ def test_with_tables_from_a_bank():
 
 def test_triton_refuses():
     layer = make(impl="triton")
-    with pytest.raises(NotImplementedError, match="impl='triton' has .* no edge_attr; use impl='chunked'"):
+    with pytest.raises(NotImplementedError, match="impl='triton' has .*no edge_attr; use impl='chunked'"):
         layer(torch.randn(B, N, 8, dtype=F64), labels=edges(2), edge_attr=torch.randn(12, F, dtype=F64))
 
 

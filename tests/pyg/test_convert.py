@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import one_hot
-from torch_geometric.nn import GATv2Conv, TransformerConv
+from torch_geometric.nn import GATv2Conv, GPSConv, TransformerConv
 from torch_geometric.nn.aggr import SoftmaxAggregation
 
-from relgraph.pyg import RelationConv, from_gatv2_conv, from_transformer_conv
+import relgraph as rg
+from relgraph.pyg import RelationConv, from_gatv2_conv, from_gps_conv, from_transformer_conv
 from tests.cases import F64
 
 PAIRS = [
@@ -179,3 +180,38 @@ def test_gatv2_lazy_and_reset():
 def test_what_of_gatv2_cannot_be_converted():
     with pytest.raises(NotImplementedError, match="edge_types needs .* fill_value=0, got fill_value='mean'"):
         from_gatv2_conv(GATv2Conv(5, 3, edge_dim=2), edge_types=True)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("labeler", [None, rg.ShortestPath(3)], ids=repr)
+def test_the_attention_of_gps_conv(bias, labeler):
+    theirs = GPSConv(6, None, heads=3, norm=None, attn_kwargs={"bias": bias, "dropout": 0.3}).to(F64).eval()
+    if bias:
+        torch.nn.init.normal_(theirs.attn.in_proj_bias)
+    ours = from_gps_conv(theirs, labeler=labeler)
+    assert ours.attention.dropout == 0.3 and not ours.training
+    x, batch = torch.randn(7, 6, dtype=F64), torch.tensor([0, 0, 0, 0, 2, 2, 2])
+    graph = rg.Graph(torch.tensor([[0, 1, 4], [1, 2, 5]]), 7, ptr=torch.tensor([0, 4, 4, 7]))
+
+    def mine(x):
+        h = x + (ours(x, batch=batch) if labeler is None else ours(x, graph))
+        return h + theirs.mlp(h)
+
+    got, wanted = ([x.clone().requires_grad_()] for _ in range(2))
+    got.append(mine(got[0]))
+    wanted.append(theirs(wanted[0], graph.edge_index, batch))
+    torch.testing.assert_close(got[1], wanted[1], atol=1e-10, rtol=0)
+    grads = (torch.autograd.grad(z.sin().sum(), x)[0] for x, z in (got, wanted))
+    torch.testing.assert_close(*grads, atol=1e-10, rtol=0)
+    if labeler is not None:
+        moved = from_gps_conv(theirs, labeler=labeler, new_tables="random")
+        assert not torch.allclose(moved(x, graph), ours(x, graph))
+
+
+def test_what_gps_conv_cannot_give_is_refused():
+    with pytest.raises(NotImplementedError, match="conv must have attn_type='multihead', got 'performer'"):
+        from_gps_conv(GPSConv(6, None, heads=3, attn_type="performer"))
+    with pytest.raises(NotImplementedError, match=r"conv\.attn must not add keys of its own"):
+        from_gps_conv(GPSConv(6, None, heads=3, attn_kwargs={"add_zero_attn": True}))
+    with pytest.raises(TypeError, match="conv must be a GPSConv, got Linear"):
+        from_gps_conv(torch.nn.Linear(3, 3))

@@ -73,13 +73,18 @@ def outputs(problem: Problem) -> Outputs:
         causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep, score=score,
     )  # fmt: skip
     labels = _ids_of(plan, tables, problem.query.device)
-    weights, lse = _weights(call, labels, None, problem.by_key)
+    edges = None
+    if problem.vectors is not None:
+        edges = _Edges(call, EdgeVectors(problem.vectors, None, None), problem.dtype, problem.vector_queries)
+    weights, lse = _weights(call, labels, edges, problem.by_key)
     dropped = drop(call, weights) if call.dropout_p else weights
     sums = _sum_by_label(labels, dropped)
     maps = None if problem.value_maps is None else ValueMap(None, problem.value_maps)
     output = _summed(maps, dropped, repeat_heads(problem.value.to(problem.dtype), weights.shape[1]), labels[0])
     if has_value_tables(tables):
         output = add_value_tables(output, sums, tables, plan.num_labels)
+    if edges is not None and problem.vectors_in_value:
+        output = torch.cat([output, edges.sums(dropped)], -1)
     return Outputs(output, lse, sums, _sum_by_label(labels, weights) if problem.need_mass else None)
 
 
@@ -101,8 +106,9 @@ def _weights(call: Call, labels: list[Ids], edges: _Edges | None, by_key: Tensor
         elif gate is not None:
             rows = gate.to(dtype)
             scores = _by_label(lambda label: query * rows[..., label, None, :], keys, labels[0], scores)
-        if edges is not None and edges.key is not None:
-            scores = edges.added(scores, edges.dots(query @ edges.key))
+        queries = None if edges is None else edges.queries(query)
+        if edges is not None and queries is not None:
+            scores = edges.added(scores, edges.dots(queries))
         scores = scores * call.scale
         by_query = score_tables(query, call.tables, sizes, call.scale, dtype)
     if by_key is None:
@@ -186,7 +192,7 @@ def _sum_by_label(labels: list[Ids], weights: Tensor) -> Tensor:
 class _Edges:
     """The vectors of listed pairs, and where these pairs are; their scores and weights are ``[B or 1, H, P]``."""
 
-    def __init__(self, call: Call, edge: EdgeVectors, dtype: torch.dtype) -> None:
+    def __init__(self, call: Call, edge: EdgeVectors, dtype: torch.dtype, queries: Tensor | None = None) -> None:
         csr = call.plan.parts[0].csr
         assert csr is not None
         live = csr.role != DEAD
@@ -194,6 +200,11 @@ class _Edges:
         self.batch = batch if csr.batch > 1 else torch.arange(call.query.shape[0], device=batch.device)[:, None]
         self.vectors = edge.attr.to(dtype)[csr.order[live]]
         self.key, self.value = (None if x is None else x.to(dtype) for x in (edge.key, edge.value))
+        self._queries = queries
+
+    def queries(self, query: Tensor) -> Tensor | None:
+        """What meets the vectors in the score, ``[B, H, N_q, F]``: as it was given, or made of the queries."""
+        return self._queries if self._queries is not None or self.key is None else query @ self.key
 
     def dots(self, query: Tensor) -> Tensor:
         """q_i · x for every listed pair, ``[P, H]`` or ``[B, P, H]``, from ``[B, H, N_q, F]``."""

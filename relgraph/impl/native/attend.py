@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from relgraph.call import Answer, Call, accumulation_dtype
+from relgraph.call.call import EdgeVectors
 from relgraph.impl import op
 from relgraph.impl.eager import dense
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
-from relgraph.impl.native.problem import ProblemStructs, dense_rows, in_blocks, laid_out_as
+from relgraph.impl.native.problem import ProblemStructs, dense_rows, in_blocks, laid_out_as, order_of_vectors
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, free_maps, repeat_heads, score_tables, with_zero_row
 from relgraph.plan import plain
@@ -44,14 +45,27 @@ def attend(call: Call) -> Answer:
     for tables in call.tables:
         if tables.weights is not None:  # of one part at most
             terms["label_weights"] = tables.weights.to(dtype)
+    if call.edge is not None:
+        terms |= _vector_terms(call, call.edge, dtype)
+    outside, values = (), None
     if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
-        outputs = op.run(call, "native", columns=call.plan.columns, need_sums=True, **terms)
-        return answer(call, outputs, call.tables, sizes)
-    values = _table(call, [part.value for part in call.tables], call.value.shape[-1:])
-    outputs = op.run(
-        call, "native", columns=call.plan.columns, need_sums=values is not None, label_values=values, **terms
-    )
-    return answer(call, outputs, (), sizes)
+        outside = call.tables
+    else:
+        values = _table(call, [part.value for part in call.tables], call.value.shape[-1:])
+    need_sums = bool(outside) or values is not None
+    outputs = op.run(call, "native", columns=call.plan.columns, need_sums=need_sums, label_values=values, **terms)
+    if call.edge is not None and call.edge.value is not None:
+        output, of_vectors = outputs.output.split([call.value.shape[-1], call.edge.attr.shape[1]], -1)
+        outputs = outputs._replace(output=output + of_vectors @ call.edge.value.to(dtype).mT)
+    return answer(call, outputs, outside, sizes)
+
+
+def _vector_terms(call: Call, edge: EdgeVectors, dtype: torch.dtype) -> dict[str, Any]:
+    """The vectors of listed pairs, and what meets them in the score: q·(W_k x) = (W_kᵀ q)·x."""
+    queries = None if edge.key is None else call.query.to(dtype) @ edge.key.to(dtype)
+    return {
+        "vectors": edge.attr.to(dtype), "vector_queries": queries, "vectors_in_value": edge.value is not None
+    }  # fmt: skip
 
 
 def _score_terms(call: Call, dtype: torch.dtype) -> dict[str, Tensor | None]:
@@ -111,14 +125,17 @@ def _query_tables(call: Call, dtype: torch.dtype) -> Tensor | None:
 def _forward(problem: Problem) -> Outputs:
     run = _Run(problem)
     dtype, rows = problem.dtype, problem.query.shape[:3]
-    output = laid_out_as(problem.query, problem.value.shape[3], dtype)
+    width = problem.value.shape[3]
+    more = problem.vectors.shape[-1] if problem.vectors is not None and problem.vectors_in_value else 0
+    output = laid_out_as(problem.query, width + more, dtype)
     lse = torch.empty(rows, dtype=dtype, device="cpu")
     sums, mass = (
         laid_out_as(problem.query, problem.columns, dtype) if needed else torch.empty(0, dtype=dtype, device="cpu")
         for needed in (problem.need_sums, problem.need_mass)
     )
     struct, held = run.struct, run.held
-    struct.output, struct.sums, struct.mass = map(held.tensor, (output, sums, mass))
+    struct.output, struct.sums, struct.mass = map(held.tensor, (output[..., :width], sums, mass))
+    struct.vector_sums = held.tensor(output[..., width:])
     struct.lse = held.address(lse)
     run.start("forward")
     return Outputs(output, lse, sums, mass)
@@ -159,6 +176,8 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
         groups = (1, heads, 1) if struct.pair_biases.data else (run.slots(), heads, splits)
         by_label = torch.zeros(*groups, problem.columns, dtype=dtype, device="cpu")
         struct.d_label_biases = held.tensor(by_label)
+    vectors = _Vectors(problem)
+    outputs, incoming = vectors.make_room(run, outputs, incoming)
     half = torch.bfloat16 if struct.half else dtype
     for name, kind in (("output", half), ("sums", dtype), ("mass", dtype)):
         grad, given = getattr(incoming, name), getattr(outputs, name)
@@ -191,7 +210,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     of_weights = None if d_weights is None else d_weights.mT
     more = learned.gradients(problem.scale)
     of_tables = [more.get("label_keys", of_keys), of_values, None, summed]
-    of_maps = [more.get(name) for name in _MAPS]
+    of_maps = [*(more.get(name) for name in _MAPS), *vectors.gradients()]
     return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, *of_tables, *of_maps, of_mask, of_weights]
 
 
@@ -243,6 +262,45 @@ class _Learned:
         return found
 
 
+class _Vectors:
+    """The gradients of the vectors of listed pairs, and of what meets them in the score; each None if there is none."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.of_queries: Tensor | None = None
+        self.of_vectors: Tensor | None = None
+
+    def make_room(self, run: _Run, outputs: Outputs, incoming: Outputs) -> tuple[Outputs, Outputs]:
+        """Room for the gradients; returns the outputs and their gradients without the sums of vectors."""
+        problem, struct, held = self.problem, run.struct, run.held
+        vectors, queries, width = problem.vectors, problem.vector_queries, problem.value.shape[3]
+        if vectors is None:
+            return outputs, incoming
+        if queries is not None:
+            self.of_queries = laid_out_as(queries, queries.shape[3], run.dtype)
+            struct.d_vector_queries = held.tensor(self.of_queries)
+        if problem.vectors_gradient:
+            self.of_vectors = vectors.new_zeros(vectors.shape)
+            struct.d_vectors = held.address(self.of_vectors)
+            lanes = 1 if struct.parts[0].list_step else struct.batch
+            noted = vectors.new_zeros(lanes * struct.heads * vectors.shape[0], 2)
+            struct.noted = held.address(noted)
+        if not problem.vectors_in_value:
+            return outputs, incoming
+        if incoming.output is not None:
+            struct.vector_sums = held.tensor(dense_rows(incoming.output[..., width:], run.dtype))
+            struct.given_vector_sums = held.tensor(dense_rows(outputs.output[..., width:], run.dtype))
+            incoming = incoming._replace(output=incoming.output[..., :width])
+        return outputs._replace(output=outputs.output[..., :width]), incoming
+
+    def gradients(self) -> list[Tensor | None]:
+        """That of the queries, then that of the vectors in the order in which they were given."""
+        found = self.of_vectors
+        if found is not None:
+            found = torch.empty_like(found).index_copy_(0, order_of_vectors(self.problem.plan), found)
+        return [self.of_queries, found]
+
+
 def _twin(problem: Problem) -> Outputs:
     """The result of forward in plain torch, with the dropout of the kernels."""
     if problem.dropout_p > 0.0 and problem.keep is None:
@@ -255,13 +313,13 @@ def _kept(problem: Problem) -> Tensor:
     (batch, heads, q_len, _), k_len = problem.query.shape, problem.key.shape[2]
     terms = (
         "by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score", "label_weights",
-        *_MAPS,
+        "vector_queries", "vectors", *_MAPS,
     )  # fmt: skip
     query = problem.query.new_zeros(batch, heads, q_len, 1, dtype=problem.dtype)
     each = torch.eye(k_len, dtype=problem.dtype, device="cpu").expand(batch, 1, -1, -1)
     alike = replace(
         problem, **dict.fromkeys(terms), query=query, key=each[..., :1] * 0, value=each, need_sums=False,
-        need_mass=False, plan=plain(q_len, k_len), columns=1, plan_key=None,
+        need_mass=False, vectors_in_value=False, plan=plain(q_len, k_len), columns=1, plan_key=None,
     )  # fmt: skip
     with torch.no_grad():
         return _forward(alike).output != 0

@@ -11,6 +11,10 @@
 #include "pair_biases.h"
 #include "tasks.h"
 
+#ifndef RELGRAPH_SOURCES  // the hash of all these files, which compiler.py gives
+#define RELGRAPH_SOURCES ""
+#endif
+
 namespace relgraph {
 namespace {
 
@@ -41,6 +45,12 @@ template <class T, class E> class Passes {
       for (int64_t i = together * share / p_.shares; i < together * (share + 1) / p_.shares; i++)
         gradients(lane / first_heads + i % runs, lane % first_heads + i / runs, split, share, room(thread));
     });
+    if (p_.d_vectors) {
+      const int64_t rows = std::max<int64_t>(p_.parts[0].list_step * p_.batch, p_.q_len), stretches = (rows + 63) / 64;
+      start(stretches, [&](int64_t task, int64_t) {
+        for (int64_t row = 64 * task; row < std::min(64 * task + 64, rows); row++) vector_gradients<T>(p_, row);
+      });
+    }
     if (!p_.d_pair_biases.data) return;
     start(p_.heads, [&](int64_t head, int64_t thread) { PairBiases<T>(p_, head, room(thread)).sum_by_label(); });
   }
@@ -115,6 +125,7 @@ template <class Pass> int64_t with_types(const Problem& p, Pass pass) {
 
 extern "C" {
 const char* relgraph_message() { return relgraph::message(); }
+const char* relgraph_sources() { return RELGRAPH_SOURCES; }
 int64_t relgraph_problem_size() { return sizeof(relgraph::Problem); }
 int64_t relgraph_part_size() { return sizeof(relgraph::Part); }
 

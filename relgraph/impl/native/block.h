@@ -9,6 +9,7 @@
 #include "products.h"
 #include "room.h"
 #include "slices.h"
+#include "vectors.h"
 
 namespace relgraph {
 
@@ -68,6 +69,7 @@ template <class T, class E> class Block {
       if (p.mass.data) write_sums(r, s, share, p.mass);
       drop(p, row(r), s);
       if (p.sums.data) write_sums(r, s, share, p.sums);
+      if (p.vector_sums.data) with_vectors(r, [&](const auto& mine) { mine.sum(s, share, p.vector_sums, query(r), false); });
     }
     T* out = own_row<T>(p.output, place_.batch, head_, query(0));
     if (value_maps_) {
@@ -148,11 +150,13 @@ template <class T, class E> class Block {
     };
     if (p_.is_backward) {
       zeros(p_.dq, p_.size);
+      zeros(p_.d_vector_queries, p_.vector_size);
       return zeros(p_.d_by_query, p_.columns);
     }
     zeros(p_.output, p_.value_size);
     zeros(p_.sums, p_.columns);
     zeros(p_.mass, p_.columns);
+    zeros(p_.vector_sums, p_.vector_size);
     T* lse = static_cast<T*>(p_.lse) + (place_.batch * p_.heads + head_) * p_.q_len + query(0);
     std::fill_n(lse, rows_, -INF<T>);
   }
@@ -167,6 +171,7 @@ template <class T, class E> class Block {
       total += dot(at(p.given_output), row_of<E>(p.output, place_.batch, head_, query(r)), p.value_size);
     if (p.sums.data) total += dot(at(p.given_sums), at(p.sums), p.columns);
     if (p.mass.data) total += dot(at(p.given_mass), at(p.mass), p.columns);
+    if (p.vector_sums.data) total += dot(at(p.given_vector_sums), at(p.vector_sums), p.vector_size);
     const T* d_lse = static_cast<const T*>(p.d_lse);
     return d_lse ? total - d_lse[(place_.batch * p.heads + head_) * p.q_len + query(r)] : total;
   }
@@ -200,6 +205,7 @@ template <class T, class E> class Block {
       T *s = weights + r * stride_, *t = other_ + r * stride;
       if (by_label_) add_row_by_label(r, t, by_label_ + r * p.turned_label_values.row);
       else add_incoming(r, t, p.sums);
+      if (p.vector_sums.data) with_vectors(r, [&](const auto& mine) { mine.add_dots(p.vector_sums, query(r), t); });
       drop(p, row(r), t);
       add_incoming(r, t, p.mass);
       if (p.d_label_weights) weight_slopes_of_incoming(r, s, p.mass);
@@ -207,6 +213,11 @@ template <class T, class E> class Block {
       if (p.d_mask.data) add_to_mask(r, t, n);
       if (slopes_) multiply_rows(t, slopes_ + r * stride_ + at, n);
       if (p.d_label_weights) weight_slopes_of_score(r, t);
+      if (p.d_vector_queries.data)
+        with_vectors(r, [&](const auto& mine) {
+          mine.sum(t, T(p.scale), p.d_vector_queries, query(r), !first);
+          mine.note(t, T(p.scale), 0);
+        });
       if (p.d_by_query.data) write_sums(r, t, T(1), p.d_by_query, first);
       if (p.sliced) {
         labels(0, r).sum_window(by_query_ + r * by_query_stride_, slice_.first, t);
@@ -222,6 +233,7 @@ template <class T, class E> class Block {
           labels(part, r).sum_by_key(columns + p.parts[part].first_column * p.d_by_key.row, p.d_by_key.row, t);
       }
       drop(p, row(r), s);
+      if (p.vector_sums.data) with_vectors(r, [&](const auto& mine) { mine.note(s, T(1), 1); });
       if (p.d_label_weights && by_label_) weight_slopes(r, s, by_label_ + r * p.turned_label_values.row);
       else if (p.d_label_weights) weight_slopes_of_incoming(r, s, p.sums);
     }
@@ -362,6 +374,12 @@ template <class T, class E> class Block {
     return {p_.parts[part], place_, first_ + r, spare_, weighted(part, r)};
   }
 
+  // Calls f with the pairs of row r that have vectors.
+  template <class F> void with_vectors(int64_t r, F f) const {
+    const RowLabels<T> mine = labels(0, r);
+    f(PairVectors<T>(p_, place_, head_, mine));
+  }
+
   WeightedRow<T> weighted(int64_t part, int64_t r) const {
     const Part& mine = p_.parts[part];
     if (!mine.per_pair) return {};
@@ -446,6 +464,8 @@ template <class T, class E> class Block {
     for (int64_t r = 0; r < rows_; r++) {
       T* s = scores_ + r * stride_;
       const T* from = by_query_of(r);
+      if (p_.vector_queries.data)
+        with_vectors(r, [&](const auto& mine) { mine.add_dots(p_.vector_queries, query(r), s); });
       if (from == shared && r == 0) load(table_, shared, -INF<T>);
       if (p_.pair_biases.data)
         scale_add_row(s, row_of<T>(p_.pair_biases, 0, head_, first_ + r) + place_.start, n_, T(p_.scale));

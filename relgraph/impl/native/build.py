@@ -1,51 +1,43 @@
-"""The kernels as a shared library: compiled at first use for this processor, kept in a cache, and loaded.
+"""The compiled kernels: the library that fits this processor, loaded; or why there is none.
 
-The C++ code includes no header of torch, so it compiles in seconds, and one library serves every version of torch. For
-the reasons and the alternatives see docs/decisions/0014-kernels-compiled-at-first-use.md.
+The C++ code includes no header of torch, so one library serves every version of torch. Nothing is compiled here:
+an installation brings libraries, and ``python -m relgraph compile`` makes one for this processor (``compiler.py``). The
+first of these that works is taken:
 
-Each process reads four environment variables once:
+1. one that was compiled from these sources for this very processor, in the cache or at install;
+2. the library of the installation for the newest kind of processor whose instructions this one has.
 
-- ``RELGRAPH_NATIVE=0`` turns the kernels off.
-- ``RELGRAPH_CACHE`` is the folder of libraries; else ``relgraph`` in ``XDG_CACHE_HOME`` or ``~/.cache``.
-- ``RELGRAPH_NATIVE_FLAGS`` are further flags for the compiler; ``-march`` or ``-mcpu`` among them names another
-  processor than this one.
-- ``CXX`` is the compiler; else the first of ``g++``, ``clang++`` and ``c++``.
+Each process reads ``RELGRAPH_NATIVE`` once; 0 turns the kernels off. For the reasons and the alternatives see
+docs/decisions/0043-kernels-come-with-the-package.md.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
 import os
 import platform
-import shlex
-import shutil
-import struct
-import subprocess
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from relgraph.impl.native import compiler
+from relgraph.impl.native.compiler import UnavailableError
 from relgraph.impl.native.found import Found, find
 from relgraph.impl.native.structs import CEdges, CPairs, CPart, CProblem
 
-HERE = Path(__file__).parent
-FLAGS = (
-    "-std=c++17", "-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-    "-fassociative-math", "-fPIC", "-shared",
-)  # fmt: skip
-COMPILERS = ("g++", "clang++", "c++")
-
 SWITCH = "RELGRAPH_NATIVE"
-FOLDER = "RELGRAPH_CACHE"
-MORE_FLAGS = "RELGRAPH_NATIVE_FLAGS"
+
+_AVX2 = "avx avx2 bmi1 bmi2 f16c fma abm movbe"
+KINDS = {
+    "x86_64": {"x86-64-v4": f"{_AVX2} avx512f avx512bw avx512cd avx512dq avx512vl", "x86-64-v3": _AVX2},
+    "aarch64": {"aarch64": ""},
+}
+"""By machine, the kinds of processors that wheels have a library for, newest first, and the instructions of each."""
 
 STRUCTS = {
     "relgraph_problem_size": CProblem,
@@ -65,6 +57,7 @@ FUNCTIONS: dict[str, list[Any]] = {
     "relgraph_edges_factors": [ctypes.c_void_p, ctypes.c_void_p],
     "relgraph_edges_room": [ctypes.c_void_p, ctypes.c_int64],
     "relgraph_edges_prepare": [*(ctypes.c_void_p,) * 4, *(ctypes.c_int64,) * 2],
+    "relgraph_edges_number": [ctypes.c_void_p, ctypes.c_int64],
     "relgraph_sort_pairs": [*(ctypes.c_int64,) * 3, *(ctypes.c_void_p,) * 7, ctypes.c_int8, *(ctypes.c_void_p,) * 3],
 }
 """The functions that return a number, and their arguments; if one caught an exception, they raise one."""
@@ -106,17 +99,12 @@ class Missing:
         return self.reason if self.advice is None else f"{self.reason}; {self.advice}"
 
 
-class _UnavailableError(Exception):
-    """The kernels cannot be built or loaded: the reason, and what to do about it."""
-
-
 _lock = threading.Lock()
 _known: Kernels | Missing | None = None
-_looked_for = False
 
 
 def load() -> Kernels | Missing:
-    """The kernels, which this compiles if necessary; or why there are none.
+    """The kernels, or why there are none; nothing is compiled.
 
     This runs once per process; other threads wait. If a user can fix the problem, one line of the log says how.
     """
@@ -132,29 +120,8 @@ def load() -> Kernels | Missing:
 
 
 def loaded() -> Kernels | None:
-    """The kernels if they are loaded already; nothing is compiled."""
+    """The kernels if they are loaded already."""
     return _known if isinstance(_known, Kernels) else None
-
-
-def ready() -> bool:
-    """Whether the kernels are there without waiting for a compiler: loaded, or kept by an earlier process.
-
-    This looks for kept ones once per process, so that a small call does not look each time.
-    """
-    global _looked_for
-    if _known is None and not _looked_for:
-        _looked_for = True
-        if os.environ.get(SWITCH, "1") == "1" and _kept_before():
-            load()
-    return isinstance(_known, Kernels)
-
-
-def _kept_before() -> bool:
-    """Whether an earlier process has compiled these sources for this processor."""
-    try:
-        return any(_named_folder().glob(f"kernels-{_sources(_flags())}-*.so"))  # none in a folder that is missing
-    except (_UnavailableError, OSError):
-        return False
 
 
 def missing() -> str | None:
@@ -164,7 +131,7 @@ def missing() -> str | None:
 
 
 # a call that is compiled by torch asks once, while it is traced; the decorator of torch.compiler would import dynamo
-missing._dynamo_marked_constant = ready._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+missing._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def kernels() -> Kernels:
@@ -202,238 +169,72 @@ def _work_out() -> Kernels | Missing:
     if set(found.gemm) != {4, 8}:
         return Missing("this build of torch has no BLAS that can be called")
     try:
-        path = library()
-        advice = f"delete it, or set {FOLDER} to a folder whose files may be run"
-        return _tried(_open(path, f"the library {path} does not load", advice), found, path)
-    except _UnavailableError as error:
+        opened, path = _library()
+    except UnavailableError as error:
         return Missing(*error.args)
-    except OSError as error:  # a full disk, a folder that another process removes
-        return Missing(f"the library cannot be kept or read ({error})", f"set {FOLDER} to another folder")
+    return _tried(opened, found, path)
 
 
-def library() -> Path:
-    """The library's file; compiles it if it is missing.
+def _library() -> tuple[ctypes.CDLL, Path]:
+    """The first library that works, and its file.
 
     Raises:
-        _UnavailableError: there is none and none can be made.
+        UnavailableError: there is none: why the first does not work, or how to get one.
     """
-    folder, flags, compiler = _folder(), _flags(), _compiler()
-    sources = _sources(flags)
-    if compiler is None:
-        built = sorted(folder.glob(f"kernels-{sources}-*.so"))  # an image may come with a library and no compiler
-        if not built:
-            raise _UnavailableError(
-                "there is no C++ compiler", "install g++ (Debian, Ubuntu: apt install g++) or set CXX"
-            )
-        return _trusted(built[0])
-    path = folder / f"kernels-{sources}-{_hash(*compiler, _version(compiler))}.so"
-    if not path.exists():
-        with _alone(folder):
-            if not path.exists():  # another process may have made it meanwhile
-                _compile([*compiler, *flags, *map(str, _files("*.cpp"))], path)
-    return _trusted(path)
+    failed: list[UnavailableError] = []
+    for path in libraries():
+        try:
+            if path.parent != compiler.BUNDLED:  # who can write there could change this module as well
+                compiler.trusted(path.parent)
+                compiler.trusted(path)
+            opened = _open(path)
+        except OSError as error:  # another process may empty the folder
+            failed.append(UnavailableError(f"the library {path} cannot be read ({error})", "delete it"))
+        except UnavailableError as error:
+            failed.append(error)
+        else:
+            if failed:
+                _log.warning("relgraph takes the CPU kernels of %s: %s", path, "; ".join(failed[0].args))
+            return opened, path
+    if failed:
+        raise failed[0]
+    advice = compiler.ADVICE
+    if compiler.find_compiler() is None:
+        advice = f"install g++ (Debian, Ubuntu: apt install g++), then {advice}"
+    raise UnavailableError("no library here is of these sources and for this processor", advice)
 
 
-def _files(*patterns: str) -> list[Path]:
-    return sorted(path for pattern in patterns for path in HERE.glob(pattern))
+def libraries() -> Iterator[Path]:
+    """The files that may serve this processor, best first.
 
-
-def _sources(flags: Sequence[str]) -> str:
-    """What stands for the sources, the flags and the processor in the name of a library."""
-    return _hash(*flags, _target(flags), *(path.read_text(encoding="utf-8") for path in _files("*.cpp", "*.h")))
-
-
-def _hash(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-# ---- the folder ----
-
-
-_WRITABLE = f"set {FOLDER} to a folder that can be written to"
-
-
-def _named_folder() -> Path:
-    """The folder of libraries, which may be missing."""
-    try:
-        given = os.environ.get(FOLDER)
-        cached = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(given).absolute() if given else Path(cached) / "relgraph"
-    except RuntimeError:  # a user without an entry in the list of users
-        raise _UnavailableError("this user has no home folder", _WRITABLE) from None
-
-
-def _folder() -> Path:
-    """Where libraries are kept: a folder that no other user can write to."""
-    folder = _named_folder()
-    try:
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    except OSError as error:
-        raise _UnavailableError(f"the folder {folder} cannot be made ({error.strerror})", _WRITABLE) from None
-    return _trusted(folder)
-
-
-def _trusted(path: Path) -> Path:
-    """The path, if only this user or root can have written the file, because it runs as this user's code."""
-    state = path.stat()
-    if state.st_uid not in (0, os.getuid()) or state.st_mode & 0o022:
-        raise _UnavailableError(
-            f"{path} must belong to this user or root and be writable by no other",
-            f"chmod go-w it, or set {FOLDER} to another folder",
-        )
-    return path
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which ends with the process that holds it, and remove what killed processes left.
-
-    On file systems without locks nothing is held or removed.
+    Raises:
+        UnavailableError: an environment variable cannot be read.
     """
-    import fcntl  # not there on every system that can import this file
-
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                _log.warning("relgraph waits for another process, which compiles the CPU kernels")
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            for left in folder.glob("kernels-*.partial"):
-                left.unlink(missing_ok=True)
-        yield
-    finally:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)  # closing would not do: a process forked meanwhile has the handle too
-        os.close(handle)
+    own = compiler.native_name("*")
+    with suppress(UnavailableError):  # a user without a home has no cache
+        yield from sorted(compiler.cache_folder().glob(own))  # none in a folder that is missing
+    yield from sorted(compiler.BUNDLED.glob(own))
+    if os.environ.get(compiler.MORE_FLAGS):  # only a library with these flags will do
+        return
+    has = set(compiler.processor().split())
+    for kind, needs in KINDS.get(platform.machine(), {}).items():
+        path = compiler.BUNDLED / f"kernels-{kind}.so"
+        if has.issuperset(needs.split()) and path.exists():
+            yield path
 
 
-# ---- compiling ----
-
-
-def _words(name: str) -> list[str]:
-    """The words of an environment variable, split as a shell does."""
-    given = os.environ.get(name, "")
-    try:
-        return shlex.split(given)
-    except ValueError as error:
-        raise _UnavailableError(f"{name}={given} cannot be split into words ({error})", f"set {name}") from None
-
-
-def _compiler() -> list[str] | None:
-    """The command of the compiler, or None."""
-    given = _words("CXX")
-    if given and shutil.which(given[0]) is None:
-        raise _UnavailableError(f"the compiler CXX={given[0]} is not there", "set CXX to a C++ compiler, or unset it")
-    return given or next(([path] for name in COMPILERS if (path := shutil.which(name))), None)
-
-
-def _version(compiler: Sequence[str]) -> str:
-    """The version text of the compiler."""
-    return _run([*compiler, "--version"]).stdout
-
-
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command, without the libraries that this process preloads."""
-    env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, env=env, stdin=subprocess.DEVNULL, errors="replace"
-        )
-    except OSError as error:
-        raise _UnavailableError(f"the compiler {command[0]} does not run ({error.strerror})", "set CXX") from None
-
-
-def _flags() -> list[str]:
-    """All flags: for this processor, unless the environment names another one."""
-    given = _words(MORE_FLAGS)
-    if any(flag.startswith(("-march", "-mcpu")) for flag in given):
-        return [*FLAGS, *given]
-    machine = platform.machine()
-    if machine == "x86_64":
-        # compilers prefer half a vector where a whole one once made processors slower
-        wide = ["-mprefer-vector-width=512"] if "avx512f" in _processor().split() else []
-        return [*FLAGS, "-march=native", *wide, *given]
-    return [*FLAGS, *(["-mcpu=native"] if machine == "aarch64" else []), *given]
-
-
-def _target(flags: Sequence[str]) -> str:
-    """The target of a library: this processor if it is compiled for this one, else this kind of machine."""
-    own = any(flag in ("-march=native", "-mcpu=native") for flag in flags)
-    return platform.machine() + ("\n" + _processor() if own else "")
-
-
-def _processor() -> str:
-    """The processor's name and instructions."""
-    wanted = ("model name", "flags", "Features", "CPU part")
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
-
-
-def _compile(command: Sequence[str], path: Path) -> None:
-    """Compile into a temporary file, load it, then rename it, so that only a whole library that works has the name."""
-    began = time.perf_counter()
-    _log.warning("relgraph compiles its CPU kernels, once for this machine, 10 to 20 seconds of %s ...", command[0])
-    try:
-        handle, name = tempfile.mkstemp(prefix="kernels-", suffix=".partial", dir=path.parent)
-    except OSError as error:
-        advice = f"set {FOLDER} to a folder that can be written to"
-        raise _UnavailableError(f"the folder {path.parent} cannot be written to ({error.strerror})", advice) from None
-    partial = Path(name)
-    advice = "install another g++ or clang++ and set CXX to it"
-    try:
-        os.close(handle)
-        done = _run([*command, "-o", name])
-        if done.returncode:
-            lines = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()
-            _log.info("%s", "\n".join(lines[:40]))
-            first = next((line for line in lines if "error" in line), lines[0])
-            raise _UnavailableError(f"the compiler {command[0]} failed: {first.strip()}", advice)
-        runs = f"{advice}, or set {FOLDER} to a folder whose files may be run"
-        _open(partial, f"the compiler {command[0]} made no library that works", runs)
-        partial.chmod(0o755)
-        with partial.open("rb") as written:
-            os.fsync(written.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    _log.info("relgraph compiled its CPU kernels in %.0f s: %s", time.perf_counter() - began, path)
-
-
-# ---- loading ----
-
-
-def _is_cut_off(path: Path) -> bool:
-    """Whether a library lacks its end, by its own header: to load it would kill the process with a bus error."""
-    with path.open("rb") as file:
-        header = file.read(64)
-    if len(header) < 64 or header[:4] != b"\x7fELF":
-        return False  # the loader refuses it
-    # 64-bit ELF: where the table of sections begins, which linkers write last, and the size and number of its entries
-    begin, _, _, _, _, size, count = struct.unpack_from("=QIHHHHH", header, 0x28)
-    return path.stat().st_size < begin + size * count
-
-
-def _open(path: Path, broken: str, advice: str) -> ctypes.CDLL:
-    """The library, if it has all functions and both languages agree on the structs; else what to say and to advise."""
-    try:
-        if _is_cut_off(path):
-            raise OSError("the file ends too early")
-        opened = ctypes.CDLL(str(path))
-        opened.relgraph_message.restype = ctypes.c_char_p
-        sizes = {name: getattr(opened, name) for name in STRUCTS}
-        functions = {name: getattr(opened, name) for name in FUNCTIONS}
-    except (OSError, AttributeError) as error:  # a library without one of the functions is an AttributeError
-        raise _UnavailableError(f"{broken} ({error})", advice) from None
+def _open(path: Path) -> ctypes.CDLL:
+    """The library, if it is of these sources, has all functions and both languages agree on the structs."""
+    advice = f"delete it, or set {compiler.FOLDER} to a folder whose files may be run"
+    opened = compiler.open_library(path, f"the library {path} does not load", advice)
+    opened.relgraph_message.restype = ctypes.c_char_p
+    sizes = {name: getattr(opened, name) for name in STRUCTS}
+    functions = {name: getattr(opened, name) for name in FUNCTIONS}
     for name, size in sizes.items():
         size.restype = ctypes.c_int64
         if size() != ctypes.sizeof(STRUCTS[name]):
             both = f"{size()} bytes in C++ and {ctypes.sizeof(STRUCTS[name])} in Python"
-            raise _UnavailableError(f"{name} is {both}", "this is a mistake in relgraph: please report it")
+            raise UnavailableError(f"{name} is {both}", "this is a mistake in relgraph: please report it")
     message = opened.relgraph_message
 
     def number(result: int, function: Any, _: Any) -> int:
@@ -461,7 +262,10 @@ def _tried(opened: ctypes.CDLL, found: Found, path: Path) -> Kernels | Missing:
     usable = replace(
         found,
         blocked=found.blocked if works("relgraph_blocked_works", found.blocked) else None,
-        blocked_half=found.blocked_half if works("relgraph_blocked_half_works", found.blocked_half) else None,
+        # without the function that releases the matrix unit, torch's own products after it could be wrong
+        blocked_half=found.blocked_half
+        if found.release is not None and works("relgraph_blocked_half_works", found.blocked_half)
+        else None,
     )
     if found.release is not None:  # this thread tried products in bfloat16
         ctypes.CFUNCTYPE(None, ctypes.c_bool)(found.release)(True)

@@ -29,7 +29,7 @@ def check_tensors(problem: Problem) -> None:
         raise ValueError(f"query must be floating, got {problem.query.dtype}")
     if problem.columns != plan.columns:
         raise ValueError(f"columns must be the plan's, {plan.columns}, got {problem.columns}")
-    for name in ("label_queries", "key_gates", "value_gates", "vectors", "vector_maps"):
+    for name in ("label_queries", "key_gates", "value_gates", "vector_maps"):
         if getattr(problem, name) is not None:
             raise ValueError(f"{name} must be None over all pairs, got a tensor")
     shapes = [
@@ -49,7 +49,7 @@ def check_tensors(problem: Problem) -> None:
     if biases is not None:
         rows = rows_of_tables(plan)
         shapes.append(("label_biases", biases, (rows,) if biases.dim() == 1 else (heads, rows)))
-    shapes += _shapes_of_maps(problem)
+    shapes += _shapes_of_maps(problem) + _shapes_of_vectors(problem)
     if len(plan.parts) > 1:
         for name in ("score_maps", "value_maps"):
             if getattr(problem, name) is not None:
@@ -86,6 +86,22 @@ def _shapes_of_maps(problem: Problem) -> list[tuple[str, Tensor | None, tuple[in
             wanted = labels, width, width
             shapes.append((name, x, wanted if x.dim() == 3 else (heads, *wanted)))
     return shapes
+
+
+def _shapes_of_vectors(problem: Problem) -> list[tuple[str, Tensor | None, tuple[int, ...]]]:
+    """The wanted shapes of the vectors of listed pairs, and of what meets them in the score."""
+    vectors, queries, csr = problem.vectors, problem.vector_queries, problem.plan.parts[0].csr
+    if problem.vectors_in_score or (problem.score_weights is not None and queries is not None):
+        raise ValueError("vectors in the score must be given by vector_queries, and not with score_weights")
+    if vectors is None:
+        if queries is not None or problem.vectors_in_value:
+            raise ValueError("vectors must be given with vector_queries or in the value, got None")
+        return []
+    if csr is None or len(problem.plan.parts) > 1:
+        raise ValueError("vectors must be of listed pairs of the only part")
+    width = vectors.shape[-1]
+    by_query = *problem.query.shape[:3], width
+    return [("vectors", vectors, (csr.col.shape[0], width)), ("vector_queries", queries, by_query)]
 
 
 def rows_of_tables(plan: LabelPlan) -> int:
@@ -154,7 +170,7 @@ def check_plan(plan: LabelPlan, batch: int) -> None:
         if isinstance(part.offset, Tensor):
             _check_offset("q_offset", part.offset, graphs)
         _check_ids(plan, part, batch)
-        _check_weighted(plan, part, batch)
+        check_weighted(plan, part, batch)
         if part.csr is not None:
             _check_pairs(plan, part, part.csr, batch)
 
@@ -202,15 +218,25 @@ def _check_ids(plan: LabelPlan, part: Part, batch: int) -> None:
     return None
 
 
-def _check_weighted(plan: LabelPlan, part: Part, batch: int) -> None:
+def check_weighted(plan: LabelPlan, part: Part, batch: int) -> None:
+    """Check the ids of weighted labels.
+
+    Raises:
+        ValueError: ids that do not fit.
+    """
     ids = part.weighted
     if ids is None:
         return
     if ids.dtype not in _ID_TYPES:
         raise ValueError(f"weighted ids must be signed integers, got {ids.dtype}")
-    if plan.q_ptr is not None or part.csr is not None:
-        raise ValueError("weighted ids must not be of listed or packed pairs")
-    if ids.dim() != 4 or ids.shape[0] not in (1, batch) or ids.shape[1:3] != (plan.q_len, plan.k_len):
+    if part.csr is not None:
+        if not plan.edges_only:
+            raise ValueError("weighted ids must not be of listed pairs beside all others")
+        if ids.dim() != 2 or ids.shape[0] != part.csr.col.shape[0]:
+            raise ValueError(f"weighted ids must have shape [{part.csr.col.shape[0]}, M], got {list(ids.shape)}")
+    elif plan.q_ptr is not None:
+        raise ValueError("weighted ids must not be of packed pairs")
+    elif ids.dim() != 4 or ids.shape[0] not in (1, batch) or ids.shape[1:3] != (plan.q_len, plan.k_len):
         raise ValueError(
             f"weighted ids must have shape [1 or {batch}, {plan.q_len}, {plan.k_len}, M], got {list(ids.shape)}"
         )
@@ -275,9 +301,9 @@ def check_listed(problem: Problem) -> None:
     plan, csr, labels = problem.plan, problem.plan.parts[0].csr, problem.plan.num_labels[0]
     if csr is None or csr.batch not in (1, batch) or len(plan.parts) != 1:
         raise ValueError(f"plan must have one part, which lists the pairs of 1 or {batch} batch rows")
-    if plan.parts[0].weighted is not None:
-        raise ValueError("weighted ids must not be of listed or packed pairs")
-    vectors, channels = problem.vectors, problem.value.shape[-1]
+    vectors, channels, several = problem.vectors, problem.value.shape[-1], plan.parts[0].weighted
+    if (several is None) != (problem.label_weights is None):
+        raise ValueError("label_weights must be given for a weighted part, and only for one")
     numbers = 0 if vectors is None else vectors.shape[-1]
     shapes = [
         ("query", problem.query, (batch, heads, plan.q_len, size + numbers * problem.vectors_in_score)),
@@ -295,6 +321,11 @@ def check_listed(problem: Problem) -> None:
         if x is not None:
             shapes.append((name, x, (labels, wanted) if x.dim() == 2 else (heads, labels, wanted)))
     shapes += _shapes_of_maps(problem)
+    if several is not None:
+        shapes.append(("label_weights", problem.label_weights, tuple(several.shape)))
+        for name in ("key_gates", "value_gates", "value_maps", "score_maps", "vectors"):
+            if getattr(problem, name) is not None:
+                raise ValueError(f"{name} must be None with label_weights, got a tensor")
     maps = problem.vector_maps
     if maps is not None:
         shapes.append(("vector_maps", maps, (numbers, size) if maps.dim() == 2 else (heads, numbers, size)))

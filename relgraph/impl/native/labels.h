@@ -110,6 +110,12 @@ template <class T> class RowLabels {
     if (right_ < n_) row[part_.lookup_length - 1 - first] += sum(s + right_, n_ - right_);
   }
 
+  // f(e, key) for every listed pair that counts.
+  template <class F> void each_listed(F f) const {
+    for (int64_t e = 0; e < count_; e++)
+      if (role(e) != 0) f(listed_ + e, key(e));
+  }
+
   // s = s * scale + table[id] for every key; labels of listed pairs replace the labels below them.
   void add(T* s, const T* table, T scale) const {
     keep_listed(s);

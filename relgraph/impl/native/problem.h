@@ -152,6 +152,16 @@ struct Problem {
   const void* label_weights;
   void* d_label_weights;
   int64_t weights_step;  // numbers from one batch row to the next, or 0
+  // A vector for each listed pair of the only part, in their order, [vector_count, vector_size], or null. What meets them
+  // in the score of each query and head, [batch, heads, q_len, vector_size], and their sums by weight, of the same shape;
+  // each without data if there is none. In backward the latter is its gradient.
+  const void* vectors;
+  int64_t vector_count, vector_size;
+  Tensor vector_queries, vector_sums;
+  // Backward: the sums of forward, the gradient of vector_queries, and if the vectors need one: theirs, and room for two
+  // numbers per pair, which begin as zeros, [batch or 1, heads, vector_count, 2].
+  Tensor given_vector_sums, d_vector_queries;
+  void *d_vectors, *noted;
 };
 
 }  // namespace relgraph

@@ -179,7 +179,7 @@ def _by_distance_alone(plan: LabelPlan) -> bool:
 
 _TERMS = ("by_query", "by_key", "label_keys", "label_values", "label_biases")
 _MAPS = ("value_maps", "score_maps", "score_weights")
-_OPERANDS = ("query", "key", "value", *_TERMS, *_MAPS)
+_OPERANDS = ("query", "key", "value", *_TERMS, *_MAPS, "vector_queries")
 
 
 _ONE_ROW = ("label_biases", "score_weights")
@@ -280,6 +280,7 @@ class ProblemStructs(KeepsAlive):
         for x in (problem.value_maps, problem.score_maps):
             operands.append(None if x is None else x.contiguous().flatten(-2))
         operands.append(None if problem.score_weights is None else problem.score_weights.contiguous())
+        operands.append(None if problem.vector_queries is None else dense_rows(problem.vector_queries, dtype))
         form = tuple([None if x is None else (x.shape, x.stride()) for x in operands])
         kernels = id(build.loaded())  # the struct has addresses of functions
         key = "native", kernels, half, dtype, problem.query.dtype, problem.scale, problem.score, form
@@ -287,7 +288,8 @@ class ProblemStructs(KeepsAlive):
         self.layout = made.layout
         self.struct = struct = CProblem.from_buffer_copy(made.filled)
         struct.threads = torch.get_num_threads()
-        if problem.factor_keys is not None and problem.columns > LONG_TABLE and _by_distance_alone(problem.plan):
+        keys = problem.factor_keys
+        if keys is not None and keys.numel() and problem.columns > LONG_TABLE and _by_distance_alone(problem.plan):
             struct.sliced = struct.parts[0].affine
         self._kept += operands
         for at, name in made.given:
@@ -298,6 +300,10 @@ class ProblemStructs(KeepsAlive):
             self.weights = weights = problem.label_weights.mT.contiguous()
             struct.label_weights = self.address(weights)
             struct.weights_step = weights[0].numel() if weights.shape[0] > 1 else 0
+        if problem.vectors is not None:
+            vectors = problem.vectors.index_select(0, order_of_vectors(problem.plan))  # each head reads them in order
+            struct.vectors = self.address(vectors)
+            struct.vector_count, struct.vector_size = vectors.shape
         if problem.mask is not None or problem.dropout_p > 0.0:
             self._masks(problem, dtype)
         if problem.causal is not None:
@@ -334,6 +340,13 @@ class ProblemStructs(KeepsAlive):
         elif problem.dropout_p > 0.0:
             assert problem.seed is not None
             struct.seed, struct.origin[:] = int(problem.seed.reshape(-1)[0]), problem.origin
+
+
+def order_of_vectors(plan: LabelPlan) -> Tensor:
+    """The position of each listed pair among the edges as given."""
+    csr = plan.parts[0].csr
+    assert csr is not None
+    return csr.order
 
 
 def laid_out_as(x: Tensor, size: int, dtype: torch.dtype | None = None) -> Tensor:

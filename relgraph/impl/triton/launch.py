@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from relgraph import score
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.triton import attention_kernels as attention
-from relgraph.impl.triton import vector_kernels
+from relgraph.impl.triton import mask_kernel, vector_kernels
 from relgraph.impl.triton.limits import uses_tf32
 from relgraph.impl.triton.tables import Terms, whole_outputs
 from relgraph.impl.triton.tile_map import TileMap, tile_map
@@ -19,6 +20,9 @@ from relgraph.impl.triton.tiling import Tiling, capability, product_size, tiling
 from relgraph.impl.triton.virtual import virtual_of
 
 LOG2E = 1.4426950408889634
+
+PROGRAMS = 256
+"""So many programs at least add up the gradient of a mask, if there is as much to add: their tiles bound its memory."""
 
 FARTHEST_ROW = 1 << 23
 """From this stride on, rows are copied: 128 of them pass 2**30 elements."""
@@ -37,6 +41,8 @@ class _Launch:
         mask = problem.mask
         if mask is not None and mask.dtype == torch.bool:
             mask = mask.view(torch.uint8)
+        if mask is not None and problem.mask_gradient and max(mask.stride()[2:]) >= FARTHEST_ROW:
+            mask = mask.contiguous()
         of_mask = (0, 0, 0, 0)
         if mask is not None:
             of_mask = tuple(s if n > 1 else 0 for s, n in zip(mask.stride(), mask.shape, strict=True))
@@ -64,7 +70,9 @@ class _Launch:
             "enable_fp_fusion": True,
         }  # fmt: skip
 
-    def tiles(self, kernel: str, *, sort: bool, transposed: bool = False) -> tuple[dict[str, Any], TileMap]:
+    def tiles(
+        self, kernel: str, *, sort: bool, transposed: bool = False, by_place: bool = False
+    ) -> tuple[dict[str, Any], TileMap]:
         """The tiles of a kernel: its arguments, and the map; ``sort`` for sums by label of written-out ids."""
         problem, query = self.problem, self.query
         size, value_size = query.shape[3], self.value.shape[3]
@@ -82,6 +90,7 @@ class _Launch:
             transposed=transposed,
             sort=0 if transposed else step,
             sort_transposed=step if transposed else 0,
+            by_place=by_place,
             memo=problem.memo,
         )
         blocks = tiles.blocks.shape[1]
@@ -134,7 +143,7 @@ def forward(problem: Problem, terms: Terms) -> Outputs:
 
 
 def backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
-    """Gradients of query, key, value, B, C and of the tables."""
+    """Gradients of query, key, value, B, C, of the tables and of the mask."""
     outputs = whole_outputs(outputs)
     plain, incoming = terms.without_value_term(outputs), terms.whole_incoming(incoming)
     grads = _backward(problem, terms, plain, incoming)
@@ -142,7 +151,8 @@ def backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs
         of_mass = Outputs(None, None, incoming.mass, None)
         more = _backward(_without_dropout(problem), terms, plain._replace(sums=outputs.mass), of_mass)
         grads = [one if one is None or other is None else one + other for one, other in zip(grads, more, strict=True)]
-    return terms.gradients(grads, outputs, incoming)
+    *grads, of_mask = grads
+    return [*terms.gradients(grads, outputs, incoming), of_mask]
 
 
 def _without_dropout(problem: Problem) -> Problem:
@@ -175,7 +185,8 @@ def _backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Output
     dq, dk, dv = (x.new_empty(x.shape) for x in (query, key, value))
     db, dc = (None if x is None else torch.zeros_like(x) for x in (terms.by_query, terms.by_key))
     if _is_empty(problem):
-        return [dq.zero_(), dk.zero_(), dv.zero_(), db, dc]
+        of_mask = torch.zeros_like(problem.mask) if problem.mask_gradient and problem.mask is not None else None
+        return [dq.zero_(), dk.zero_(), dv.zero_(), db, dc, of_mask]
     launch = _Launch(problem, terms)
     of_rows, rows = launch.tiles("backward_rows", sort=db is not None)
     of_keys, keys = launch.tiles("backward_keys", sort=dc is not None, transposed=True)
@@ -191,7 +202,48 @@ def _backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Output
             less_ptr=less, rest_ptr=rest, dk_ptr=dk, dv_ptr=dv, dc_ptr=dc,
             k_scale=problem.scale, VECTORS=less.shape[2], **shared, **of_keys,
         )  # fmt: skip
-    return [dq, dk, dv, db, dc]
+        of_mask = _of_mask(launch, outputs, incoming, do, delta) if problem.mask_gradient else None
+    return [dq, dk, dv, db, dc, of_mask]
+
+
+def _of_mask(launch: _Launch, outputs: Outputs, incoming: Outputs, do: Tensor, delta: Tensor) -> Tensor:
+    """The gradient of an added mask, from the gradient of the output in the dtype of the query and δ."""
+    mask, q_len, k_len = launch.problem.mask, launch.query.shape[2], launch.problem.key.shape[2]
+    assert mask is not None
+    if mask.shape[3] == 1 < k_len:  # a number for a whole row cancels out of its weights
+        grad = torch.zeros_like(outputs.lse) if incoming.lse is None else incoming.lse
+        grad = grad.masked_fill(outputs.lse == float("-inf"), 0.0)[..., None]
+        return grad.sum_to_size(mask.shape).to(mask.dtype)
+    of_tiles, tiles = launch.tiles("backward_mask", sort=False, by_place=True)
+    assert tiles.key_blocks is not None
+    sum_rows = mask.shape[2] == 1 < q_len
+    own_blocks, key_blocks = 1 if sum_rows else tiles.blocks.shape[1], tiles.key_blocks.shape[0]
+    all_lanes = launch.batch, launch.heads
+    each = (1, 1) if sum_rows else _lanes_of_program(mask.shape, all_lanes, own_blocks * key_blocks)
+    groups = tuple(-(-count // own) for count, own in zip(all_lanes, each, strict=True))
+    shape = (*groups, 1 if sum_rows else q_len, k_len)
+    found = mask.new_empty(shape, dtype=mask.dtype if shape == mask.shape else torch.float32)
+    others = ("RP", "runs_ptr", "tiles_ptr", "order_ptr", "bounds_ptr", "blocks_b", "STEP")  # those of other kernels
+    shared = {name: x for name, x in {**launch.shared, **of_tiles}.items() if name not in others}
+    kernel: Any = mask_kernel.backward_mask
+    kernel[(own_blocks * key_blocks * groups[0] * groups[1],)](
+        do_ptr=do, dp_ptr=incoming.sums, lse_ptr=outputs.lse, delta_ptr=delta, dmask_ptr=found,
+        key_blocks_ptr=tiles.key_blocks, table_ptr=tiles.table, columns_ptr=tiles.columns,
+        B=launch.batch, own_blocks=own_blocks, key_blocks=key_blocks, groups_h=groups[1], each_b=each[0],
+        each_h=each[1], APART=tiles.blocks.shape[0] > 1, SUM_ROWS=sum_rows, **shared,
+    )  # fmt: skip
+    return found if found.shape == mask.shape else found.sum_to_size(mask.shape).to(mask.dtype)
+
+
+def _lanes_of_program(mask: Sequence[int], lanes: tuple[int, int], tiles: int) -> list[int]:
+    """How many batch rows and heads a program adds up: those that share the mask, or fewer for more programs."""
+    each, wanted = [], -(-PROGRAMS // (tiles * mask[0] * mask[1]))
+    for count, own in zip(lanes, mask, strict=False):
+        groups = count if own > 1 else min(count, wanted)
+        each.append(-(-count // groups))
+        if own == 1:
+            wanted = -(-wanted // groups)
+    return each
 
 
 def _row_vectors(

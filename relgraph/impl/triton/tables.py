@@ -29,7 +29,7 @@ from relgraph.impl.terms import (
 
 def run(
     call: Call, kernels: str, inside: Tables, outside: Sequence[Tables], sizes: Sequence[int], columns: int,
-    *, recorded: bool = True,
+    *, recorded: bool = True, **maps: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Run the primitive: output with all value terms, log-sum-exp, and the sums by label after and before dropout.
 
@@ -41,6 +41,7 @@ def run(
         sizes: rows of each part's tables.
         columns: width of B, C and the sums by label.
         recorded: whether a CUDA graph may record the call.
+        maps: gates and maps by their names in the problem.
     """
     by_query = None
     if inside.rows is not None:
@@ -55,6 +56,7 @@ def run(
         seed_device=call.query.device, recorded=recorded,
         by_query=by_query, by_key=None if by_key is None else by_key[..., :columns],
         label_keys=inside.key, label_values=inside.value, label_queries=inside.query, label_biases=inside.bias,
+        **maps,
     )  # fmt: skip
     if has_values:
         output = add_value_tables(output, sums, outside, sizes)

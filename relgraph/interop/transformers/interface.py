@@ -17,69 +17,14 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import sdpa_mask
 
 from relgraph.arguments.brief import shown
+from relgraph.interop.transformers import by_name, saved
+from relgraph.interop.transformers.by_name import NAME
 from relgraph.interop.transformers.common import SINKS, compute, refuse, trimmed, wants_weights
-from relgraph.labelers.sequence.distance import DistanceLabeler
-from relgraph.labels import Labels
-from relgraph.nn import RelationTables
+from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, offset_of
 from relgraph.score import Softcap
 
-NAME = "relgraph"
-"""The name of the interface: ``attn_implementation="relgraph"``."""
-
-OFFSET = "_relgraph_offset"
-"""The attribute of a mask that says where among the keys its first query is."""
-
-
-class Relation(nn.Module):
-    """Learned tables for an attention module that had none, read by the interface ``"relgraph"``.
-
-    Assign it to the attribute ``relation`` of an attention module whose model was made with
-    ``attn_implementation="relgraph"``. Its rows start at zero, so a trained model gives the same outputs at first. They
-    are parameters of the model and of its ``state_dict``; ``from_pretrained`` leaves them out, because it makes a model
-    without them: attach them again and load their own ``state_dict``. With a
-    cache the module must be causal self-attention; the positions of its queries are read from the mask of the model.
-
-    Args:
-        labeler: a labeler of the distance of two tokens, such as :class:`~relgraph.ClippedDistance`.
-        dim: D, the size of a head.
-        heads: H, needed only with ``per_head``.
-        kinds: which tables there are, as in :class:`~relgraph.RelationTables`.
-        per_head: whether each head has its own rows.
-
-    Raises:
-        TypeError: a labeler of another kind, and the errors of :class:`~relgraph.RelationTables`.
-        ValueError: the errors of :class:`~relgraph.RelationTables`.
-
-    Example:
-        >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> rg.interop.transformers.register()
-        >>> sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=16, num_hidden_layers=1, vocab_size=9)
-        >>> model = LlamaForCausalLM(LlamaConfig(**sizes, attn_implementation="relgraph"))
-        >>> for layer in model.model.layers:
-        ...     layer.self_attn.relation = rg.interop.transformers.Relation(rg.ClippedDistance(4), 8)
-        >>> model(torch.tensor([[3, 1, 4, 1]])).logits.shape
-        torch.Size([1, 4, 9])
-    """
-
-    def __init__(
-        self,
-        labeler: DistanceLabeler,
-        dim: int,
-        heads: int | None = None,
-        *,
-        kinds: tuple[str, ...] = ("key", "value"),
-        per_head: bool = False,
-    ) -> None:
-        super().__init__()
-        if not isinstance(labeler, DistanceLabeler):
-            raise TypeError(f"labeler must be one of distances, such as rg.ClippedDistance, got {shown(labeler)}")
-        self.labeler = labeler
-        self.tables = RelationTables(
-            labeler.num_labels, dim, heads, kinds=kinds, per_head=per_head, names=labeler.names
-        )  # fmt: skip
-        with torch.no_grad():
-            for rows in self.tables.parameters():
-                rows.zero_()
+RESTORED_BY: list[Callable[[PreTrainedModel], None]] = []
+"""What gives a model that is being made the relations of its configuration; ``adding``, which imports this, adds it."""
 
 
 def masks(**given: Any) -> Tensor | None:
@@ -96,40 +41,6 @@ def masks(**given: Any) -> Tensor | None:
     return mask
 
 
-def _labels(
-    relation: Relation, q_len: int, k_len: int, position: Tensor | None, mask: Tensor | None, causal: bool
-) -> Labels:
-    """The labels of a call; ``position`` and ``mask`` are those of the model, ``causal`` is that of its module."""
-    if q_len == k_len:
-        return relation.labeler(q_len, k_len)
-    if not causal:
-        raise NotImplementedError(
-            f"relation must be on causal self-attention where keys are more than queries, got {k_len} keys and {q_len} "
-            "queries of a module that is not causal: tokens of another sequence have no distance"
-        )
-    if position is not None:
-        offset = position.reshape(-1)[0]
-    elif mask is None:
-        # transformers leaves the mask out for one query that sees all keys, and for the first tokens of a static cache
-        offset = k_len - q_len if q_len == 1 else 0
-    else:
-        offset = getattr(mask, OFFSET, None)
-        if offset is None:
-            offset = _last_seen(trimmed(mask, k_len))
-    return relation.labeler(q_len, k_len, q_offset=offset)
-
-
-def _last_seen(mask: Any) -> Tensor:
-    """The position of the first query among the keys, read from a causal mask: each sees itself last.
-
-    Queries that are padding see fewer keys, so the one that sees most counts.
-    """
-    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    keys = torch.arange(seen.shape[-1], device=seen.device)
-    queries = torch.arange(seen.shape[-2], device=seen.device)
-    return (torch.where(seen, keys, -1).amax(-1) - queries).amax().clamp(min=0)
-
-
 def attention(
     module: nn.Module,
     query: Tensor,
@@ -144,18 +55,29 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention in the form of the interface: ``[B, N_q, H, D_v]``, and the weights or None.
 
-    The attribute ``relation`` of the module, a :class:`Relation`, may hold tables; of ``given``, ``softcap``,
-    ``output_attentions`` and ``cache_position`` are read.
+    The attribute ``relation`` of the module, a :class:`Relation`, perhaps wrapped by an adapter, may hold tables; of
+    ``given``, ``relation_labels``, ``softcap``, ``output_attentions`` and ``cache_position`` are read.
     """
     refuse(module, given, "head_mask", "layer_head_mask", SINKS)
-    mask = _joined(trimmed(position_bias, key.shape[-2]), trimmed(attention_mask, key.shape[-2]))
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    relation = getattr(module, "relation", None)
     labels, tables = None, {}
-    if isinstance(relation, Relation):
-        position = given.get("cache_position")
-        labels = _labels(relation, query.shape[2], key.shape[2], position, attention_mask, causal)
-        tables = relation.tables()
+    relation = getattr(module, "relation", None)
+    table = position_bias if position_bias is not None and by_name.is_table(module, position_bias) else None
+    if relation is not None or table is not None:
+        q_len, keys, offset = query.shape[2], key.shape[2], None
+        if table is not None or given.get(LABELS) is None:
+            offset = offset_of(q_len, keys, given.get("cache_position"), attention_mask, causal)
+        if relation is not None:
+            labels, tables = relation(query, keys, given.get(LABELS), offset)
+        if table is not None:
+            labels, tables = by_name.with_table(module, table, q_len, keys, offset, labels, tables)
+            position_bias = None
+        assert labels is not None
+        if labels.k_len < key.shape[2]:  # a static cache has room after the keys that there are
+            key, value = key[:, :, : labels.k_len], value[:, :, : labels.k_len]
+    elif position_bias is not None and by_name.is_nothing(module, position_bias):
+        position_bias = None
+    mask = _joined(trimmed(position_bias, key.shape[-2]), trimmed(attention_mask, key.shape[-2]))
     softcap = given.get("softcap")
     output, weights = compute(
         module, query, key, value, labels, mask=mask, dropout=dropout, scale=scaling,
@@ -172,10 +94,14 @@ def register() -> None:
 
     Models made or loaded with ``attn_implementation="relgraph"``, or switched by ``set_attn_implementation``, then
     compute their attention by :func:`~relgraph.relation_attention`. This works for all models that let you choose
-    attention by name. A model with biases, such as T5's position bias, makes them as N² elements: for such a model use
-    :func:`~relgraph.interop.transformers.patch`. A :class:`~relgraph.interop.transformers.Relation` gives a module
-    learned tables: a model that has one warns in ``save_pretrained``, as ``from_pretrained`` does not make them, and
-    ``set_attn_implementation`` refuses others, which would ignore them. A second call changes nothing.
+    attention by name. T5, mT5, UMT5, Switch Transformers, Pop2Piano, and the decoders of Pix2Struct and UDOP then read
+    their position bias as a table, and make no N² elements of it. For other models with tables use
+    :func:`~relgraph.interop.transformers.patch`: if the name does not serve any attention of such a model,
+    NotImplementedError says so when the model is made or switched. :func:`~relgraph.interop.transformers.report` shows
+    what relgraph computes, and :func:`~relgraph.interop.transformers.unpatch` undoes both ways.
+
+    :func:`~relgraph.interop.transformers.add_relations` gives a model learned tables, which ``from_pretrained`` brings
+    back from now on; ``set_attn_implementation`` refuses other names for such a model. A second call changes nothing.
 
     Some models look up their attention in a separate table and cannot use it: BERT before transformers 5 and its copies
     raise ``KeyError: 'relgraph'`` when they are made.
@@ -195,6 +121,8 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, masks)
     _guard("save_pretrained", _warn_of_relations)
     _guard("set_attn_implementation", _check_switch)
+    by_name.override()
+    _look_after_making()
 
 
 def _guard(method: str, look: Callable[..., None]) -> None:
@@ -205,32 +133,69 @@ def _guard(method: str, look: Callable[..., None]) -> None:
 
     @functools.wraps(original)
     def guarded(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(module, Relation) for module in self.modules()):
-            look(*args, **kwargs)
+        look(self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
     guarded._relgraph_guard = True  # pyright: ignore[reportAttributeAccessIssue]
     setattr(PreTrainedModel, method, guarded)
 
 
-def _warn_of_relations(*_: Any, **__: Any) -> None:
-    warnings.warn(
-        "from_pretrained will leave out the Relation modules of this model: it makes a model without them, and ignores "
-        "their rows. After from_pretrained, attach each Relation again and load its rows, which "
-        "relation.state_dict() gives",
-        stacklevel=3,
-    )
+def _look_after_making() -> None:
+    """Let each model that is made get the relations of its configuration, and check that the name serves it; once."""
+    original = PreTrainedModel.post_init
+    if hasattr(original, "_relgraph_guard"):
+        return
+
+    @functools.wraps(original)
+    def post_init(self: PreTrainedModel) -> None:
+        original(self)
+        if getattr(self.config, saved.ENTRY, None) is not None:
+            for restore in RESTORED_BY:
+                restore(self)
+        if self.config._attn_implementation == NAME:
+            by_name.check_served(self)
+
+    post_init._relgraph_guard = True  # pyright: ignore[reportAttributeAccessIssue]
+    PreTrainedModel.post_init = post_init
 
 
-def _check_switch(attn_implementation: Any, *_: Any, **__: Any) -> None:
-    """Raise ValueError unless all parts of a model that has relations keep the implementation that reads them."""
-    wanted = attn_implementation.values() if isinstance(attn_implementation, dict) else (attn_implementation,)
-    for name in wanted:
-        if name != NAME:
+def _warn_of_relations(model: PreTrainedModel, *_: Any, **__: Any) -> None:
+    if not _has_relations(model):
+        return
+    entry = getattr(model.config, saved.ENTRY, None)
+    if entry is None:
+        warnings.warn(
+            "from_pretrained will leave out the Relation modules of this model: it makes a model without them, and "
+            "ignores their rows. add_relations(model, labeler) makes those that from_pretrained brings back; or after "
+            "from_pretrained, attach each Relation again and load its rows, which relation.state_dict() gives",
+            stacklevel=3,
+        )
+    elif entry["labeler"] is None:
+        warnings.warn(
+            f"from_pretrained will leave out the relations of this model, as their labeler, {entry['class']}, is not "
+            "one of relgraph: load it by rg.interop.transformers.from_pretrained(path, labeler=...)",
+            stacklevel=3,
+        )
+
+
+def _has_relations(model: nn.Module) -> bool:
+    return any(isinstance(module, Relation) for module in model.modules())
+
+
+def _check_switch(model: PreTrainedModel, attn_implementation: Any, *_: Any, **__: Any) -> None:
+    """Raise ValueError unless all parts of a model that has relations keep the implementation that reads them.
+
+    Raise NotImplementedError if the name ``"relgraph"`` does not serve a model.
+    """
+    several = isinstance(attn_implementation, dict)
+    for name in attn_implementation.values() if several else (attn_implementation,):
+        if name != NAME and _has_relations(model):
             raise ValueError(
                 f"attn_implementation must stay {NAME!r} for a model with Relation modules, which no other reads, got "
                 f"{shown(name)}: delete the attribute relation of its attention modules first"
             )
+        if name == NAME:
+            by_name.check_served(model)
 
 
 def _joined(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:

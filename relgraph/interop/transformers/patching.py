@@ -17,6 +17,7 @@ from torch import nn
 
 from relgraph.arguments import check
 from relgraph.impl import IMPLEMENTATIONS
+from relgraph.interop.transformers import by_name
 from relgraph.interop.transformers.common import IMPL
 from relgraph.interop.transformers.families import Family, all_families, bases_of, kind_of
 
@@ -100,9 +101,7 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
         >>> torch.allclose(model(tokens).last_hidden_state, before, atol=1e-5)
         True
     """
-    chosen = _chosen(families)
-    if impl is not None:
-        check.choice("impl", impl, tuple(IMPLEMENTATIONS))
+    chosen = chosen_families(families, impl)
     found, unpatched = [], []
     for name, module in _candidates(model):
         mixin, family, why = _looked_up(module, chosen)
@@ -124,14 +123,54 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
     return Report(patched, tuple(unpatched))
 
 
-def unpatch(model: nn.Module) -> int:
-    """Undo :func:`~relgraph.interop.transformers.patch`: let the attention modules of a model compute as before.
+def report(model: nn.Module) -> Report:
+    """Say which attention modules of a model relgraph computes now, in whichever way.
 
     Args:
-        model: a patched model, or a module within it.
+        model: a model, or any module with attention modules within.
 
     Returns:
-        How many modules were patched.
+        The modules that :func:`~relgraph.interop.transformers.patch` changed, with their family; those that look up
+        ``"relgraph"`` by name, with the family of their tables, ``"relations"`` if
+        :func:`~relgraph.interop.transformers.add_relations` gave them some, or ``"interface"``; and all others.
+
+    Raises:
+        TypeError: a model that is not a module.
+
+    Example:
+        >>> from transformers import T5Config, T5EncoderModel
+        >>> rg.interop.transformers.register()
+        >>> sizes = dict(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=2, num_heads=2)
+        >>> model = T5EncoderModel(T5Config(**sizes, attn_implementation="relgraph"))
+        >>> print(rg.interop.transformers.report(model))
+        patched: encoder.block.0-1.layer.0.SelfAttention (T5Attention, family t5)
+        >>> rg.interop.transformers.unpatch(model)
+        2
+    """
+    families = {kind: family.name for family in all_families().values() for kind in family.kinds}
+    patched, unpatched = [], []
+    for name, module in _candidates(model):
+        kind = _own_class(module).__name__
+        family: str | None = families.get(kind_of(module)) if _is_patched(module) else by_name.family_of(module)
+        if family is None:
+            unpatched.append(Unpatched(name, kind, "transformers computes it"))
+        else:
+            patched.append(Patched(name, kind, family))
+    return Report(tuple(patched), tuple(unpatched))
+
+
+def unpatch(model: nn.Module) -> int:
+    """Let transformers compute the attention of a model again.
+
+    This undoes :func:`~relgraph.interop.transformers.patch`. If the ``attn_implementation`` of the model is
+    ``"relgraph"``, it becomes that which transformers would choose, unless the model has relations, which no other
+    implementation reads.
+
+    Args:
+        model: a model, or a module within it.
+
+    Returns:
+        How many attention modules relgraph computed.
 
     Raises:
         TypeError: a model that is not a module.
@@ -149,11 +188,13 @@ def unpatch(model: nn.Module) -> int:
         module.__class__ = _own_class(module)
         for name in [name for name in vars(module) if name.startswith("_relgraph")]:
             delattr(module, name)
-    return len(patched)
+    return len(patched) + by_name.leave(model)
 
 
-def _chosen(families: Any) -> dict[str, Family]:
-    """The families of these names."""
+def chosen_families(families: Any, impl: Any) -> dict[str, Family]:
+    """The families of these names; raise an error unless they exist, and the implementation."""
+    if impl is not None:
+        check.choice("impl", impl, tuple(IMPLEMENTATIONS))
     known = all_families()
     if families is None:
         return known

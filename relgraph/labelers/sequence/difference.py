@@ -94,8 +94,8 @@ def mirrored_ids(pairs: Iterable[tuple[int, int]], num_labels: int) -> list[int]
 
 def checked_positions(q_positions: Any, k_positions: Any, *, axes: int) -> tuple[Tensor, Tensor]:
     """Positions of queries and keys as int64, ``[B or 1, N]``, or ``[B or 1, N, axes]`` with more than one axis."""
-    query = _checked("q_positions", q_positions, axes)
-    key = query if k_positions is None else _checked("k_positions", k_positions, axes)
+    query = check_positions("q_positions", q_positions, axes)
+    key = query if k_positions is None else check_positions("k_positions", k_positions, axes)
     check_together(q_positions=query, k_positions=key)
     return query, key
 
@@ -117,7 +117,8 @@ def check_together(**given: Tensor) -> None:
         check.written(f"{q_name} and {k_name}", length)
 
 
-def _checked(name: str, positions: Any, axes: int) -> Tensor:
+def check_positions(name: str, positions: Any, axes: int) -> Tensor:
+    """Positions as int64, ``[B or 1, N]``, or ``[B or 1, N, axes]`` with more than one axis."""
     extra = 0 if axes == 1 else 1
     positions = check.integer_tensor(name, positions, dim=(1 + extra, 2 + extra))
     if extra and positions.shape[-1] != axes:

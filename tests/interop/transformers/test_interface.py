@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import common, interface  # noqa: E402
+from relgraph.interop.transformers.relation import offset_of  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 16, "num_hidden_layers": 2, "vocab_size": 30}
@@ -159,7 +160,8 @@ def test_where_queries_are_among_the_keys():
     whole = rg.ClippedDistance(2)(9).to_dense()[0]
 
     def ids(q_len, position=None, mask=None):
-        return interface._labels(relation, q_len, 9, position, mask, True).to_dense()[0]
+        offset = offset_of(q_len, 9, position, mask, True)
+        return relation(torch.zeros(1, 1, q_len, 4), 9, None, offset)[0].to_dense()[0]
 
     seen = torch.ones(9, 9).tril()[5:7].bool()[None, None]
     added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
@@ -170,11 +172,11 @@ def test_where_queries_are_among_the_keys():
     assert torch.equal(ids(1), whole[:, 8:])
     assert torch.equal(ids(2), whole[:, :2])
     with pytest.raises(NotImplementedError, match="relation must be on causal self-attention .* got 9 keys and 2"):
-        interface._labels(relation, 2, 9, None, None, False)
+        offset_of(2, 9, None, None, False)
 
 
 def test_bad_input():
-    with pytest.raises(TypeError, match="labeler must be one of distances, such as rg.ClippedDistance, got 3"):
+    with pytest.raises(TypeError, match="labeler must be callable and have num_labels and names, got int"):
         ours.Relation(3, 4)
     x = torch.randn(1, 1, 2, 4)
     named = "must be None in Module with attn_implementation='relgraph', got Tensor"

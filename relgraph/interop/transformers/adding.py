@@ -1,0 +1,353 @@
+"""Give relations to a model of Hugging Face: a :class:`Relation` for each self-attention, and labels for each call.
+
+The model and the models within it get a class of their own, which inherits from theirs. Its ``forward`` takes
+``relation_labels=``, makes them :class:`~relgraph.Labels` of the tokens of this call, and hands them on as a keyword
+argument, which models of transformers pass down to the attention function.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import PreTrainedModel
+
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.interop.transformers import saved
+from relgraph.interop.transformers.batching import repeated
+from relgraph.interop.transformers.by_name import NAME, through_interface
+from relgraph.interop.transformers.interface import RESTORED_BY, register
+from relgraph.interop.transformers.patching import Patched, Report, Unpatched
+from relgraph.interop.transformers.relation import LABELS, Relation
+from relgraph.interop.transformers.self_attention import head_size_of
+from relgraph.labels import Labels, padded
+from relgraph.nn import LabelTable
+from relgraph.nn.cache import labels_of_new_rows
+from relgraph.nn.made_labels import labels_of
+from relgraph.nn.tables import check_kinds
+
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+"""The attributes of a module or its configuration that may hold H."""
+
+
+def add_relations(
+    model: PreTrainedModel,
+    labeler: Any,
+    tables: Sequence[str] = ("key", "value"),
+    per_head: bool = False,
+    layers: Sequence[int] | None = None,
+) -> Report:
+    """Give labels between tokens to a pretrained model of Hugging Face; this changes the model in place.
+
+    Each self-attention gets tables of its own, a :class:`~relgraph.interop.transformers.Relation` as its attribute
+    ``relation``. All rows start at zero, so outputs do not change at first. The model then takes labels::
+
+        model(input_ids, attention_mask=mask, relation_labels=labels)
+
+    ``relation_labels`` are :class:`~relgraph.Labels` of all tokens, padding and special tokens included, or what the
+    labeler reads, such as a :class:`~relgraph.Graph`. A packed batch of labels is padded on the right.
+    :func:`~relgraph.interop.transformers.align` makes labels of tokens from a graph of words. Pairs of tokens that the
+    labels do not let attend do not attend: to keep what the model learned, choose a labeler whose other pairs attend,
+    such as ``rg.EdgeType(types, attend="all")``. A labeler that reads lengths only needs no ``relation_labels``.
+
+    With a cache, ``relation_labels`` are those of all tokens so far and perhaps of later ones. ``generate`` takes them,
+    up to the last token that it may make; each step cuts its rows. Of an encoder–decoder model the encoder gets
+    relations. ``Trainer`` needs :class:`~relgraph.interop.transformers.RelationCollator`. For adapters of PEFT, add
+    relations first, and name ``modules_to_save=["relation"]``.
+
+    ``save_pretrained`` writes the tables with the other weights, and the labeler into the configuration. After
+    :func:`~relgraph.interop.transformers.register`, ``from_pretrained`` of transformers brings both back, unless the
+    labeler is a class of yours: then it warns, and :func:`~relgraph.interop.transformers.from_pretrained` takes it.
+
+    Args:
+        model: a model whose attention goes through the attention interface of transformers, such as BERT, RoBERTa,
+            ESM, ModernBERT, Llama, Qwen or T5. Its ``attn_implementation`` becomes ``"relgraph"``.
+        labeler: the labeler of the tables, of any kind.
+        tables: which tables there are, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
+        per_head: whether each head has its own rows.
+        layers: numbers of layers, as in the names of modules; None for all.
+
+    Returns:
+        Which attention modules got relations, and which did not and why.
+
+    Raises:
+        TypeError: a model that is not a ``PreTrainedModel``, or an argument of the wrong kind.
+        ValueError: a model that has relations already; a layer that it does not have; unknown tables.
+        NotImplementedError: a model without self-attention that goes through the interface.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=16, num_hidden_layers=2)
+        >>> model = BertModel(BertConfig(**sizes)).eval()
+        >>> labeler = rg.EdgeType(["child"], attend="all")
+        >>> print(rg.interop.transformers.add_relations(model, labeler))
+        patched: encoder.layer.0-1.attention.self (BertSelfAttention, family relations)
+        >>> tokens, graph = torch.tensor([[3, 1, 4]]), rg.Graph.from_parents(torch.tensor([-1, 0, 0]))
+        >>> model(tokens, relation_labels=graph).last_hidden_state.shape
+        torch.Size([1, 3, 16])
+    """
+    if not isinstance(model, PreTrainedModel):
+        hint = ": add relations before the adapters, to the model within" if hasattr(model, "get_base_model") else ""
+        raise TypeError(f"model must be a transformers.PreTrainedModel, got {type(model).__name__}{hint}")
+    if any(isinstance(module, Relation) for module in model.modules()):
+        raise ValueError(f"model must have no relations yet, got a {type(model).__name__} with some")
+    check_kinds("tables", tables)
+    check.boolean("per_head", per_head)
+    report = _found(model, layers)
+    if not report.patched:
+        raise NotImplementedError(
+            f"model must have self-attention that goes through the attention interface of transformers and hands "
+            f"keyword arguments to it, got {type(model).__name__} with: {str(report) or 'no attention'}"
+        )
+    modules = [model.get_submodule(one.name) for one in report.patched]
+    made = [_relation_for(module, labeler, tables, per_head) for module in modules]  # may raise, before any change
+    register()
+    model.set_attn_implementation(NAME)
+    for module, relation in zip(modules, made, strict=True):
+        module.relation = relation
+    _take_labels(model, labeler)
+    numbers = None if layers is None else sorted(set(layers))
+    setattr(model.config, saved.ENTRY, saved.entry(labeler, tables, per_head, numbers))
+    return report
+
+
+def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTrainedModel:
+    """Load a model with relations that ``save_pretrained`` wrote.
+
+    ``from_pretrained`` of transformers does so too, after :func:`~relgraph.interop.transformers.register`, if the
+    labeler is one of relgraph. This function registers, picks the class that was saved, and takes other labelers.
+
+    Args:
+        path: the folder, or the name of a model on the hub.
+        labeler: the labeler of the relations, if it is a class of yours.
+        options: further arguments of ``from_pretrained``, such as ``dtype``.
+
+    Returns:
+        The model, in eval mode.
+
+    Raises:
+        TypeError: an object that is not a labeler.
+        ValueError: a model without relations, or without the name of its class; a labeler with other labels.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=16, num_hidden_layers=1)
+        >>> model = BertModel(BertConfig(**sizes))
+        >>> _ = rg.interop.transformers.add_relations(model, rg.ClippedDistance(2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save_pretrained(folder)
+        ...     model = rg.interop.transformers.from_pretrained(folder)
+        >>> model.encoder.layer[0].attention.self.relation.labeler
+        ClippedDistance(2)
+    """
+    register()
+    config = options.pop("config", None) or transformers.AutoConfig.from_pretrained(path)
+    found = getattr(config, saved.ENTRY, None)
+    kind = getattr(transformers, next(iter(config.architectures or ()), ""), None)
+    if found is None or kind is None:
+        raise ValueError(
+            f"path must hold a model of transformers with relations, got {config.architectures} with {saved.ENTRY} "
+            f"{shown(found)}"
+        )
+    with saved.using(labeler):
+        return kind.from_pretrained(path, config=config, **options)
+
+
+def restore_relations(model: PreTrainedModel) -> None:
+    """Add to a model that is being made the relations of its configuration; those of models within it are there."""
+    entry = getattr(model.config, saved.ENTRY, None)
+    if entry is None or _is_decoder_of_two(model):
+        return
+    labeler = saved.labeler_of(entry)
+    if labeler is None:
+        saved.warn_of(entry)
+        return
+    for one in _found(model, entry["layers"], strict=False).patched:
+        module: Any = model.get_submodule(one.name)
+        if getattr(module, "relation", None) is None:
+            module.relation = _relation_for(module, labeler, entry["tables"], entry["per_head"])
+            module.config._attn_implementation = NAME
+    model.config._attn_implementation = NAME
+    _take_labels(model, labeler)
+
+
+RESTORED_BY.append(restore_relations)
+
+
+def _is_decoder_of_two(model: Any) -> bool:
+    """Whether a model is the decoder of an encoder–decoder, made with a copy of its configuration."""
+    return bool(getattr(model, "is_decoder", False) and getattr(model.config, "is_encoder_decoder", False))
+
+
+def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
+    """The attention modules of a model: those that relations are for, and the others with reasons."""
+    wanted = (
+        None
+        if layers is None
+        else {check.integer("layers", one, minimum=0) for one in check.items("layers", layers, "numbers")}
+    )
+    patched, unpatched, numbers = [], [], set()
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if not through_interface(type(module)):
+            continue
+        why = _why_not(name, module)
+        number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
+        if why is None:
+            numbers.add(number)
+            why = None if wanted is None or number in wanted else "its layer is not among layers"
+        if why is None:
+            patched.append(Patched(name, kind, "relations"))
+        else:
+            unpatched.append(Unpatched(name, kind, why))
+    if strict and wanted is not None and not wanted <= numbers:
+        raise ValueError(
+            f"layers must be among those with self-attention, {sorted(numbers)}, got {sorted(wanted - numbers)}"
+        )
+    return Report(tuple(patched), tuple(unpatched))
+
+
+def _why_not(name: str, module: Any) -> str | None:
+    """Why a module of attention gets no relation; None if it does."""
+    if "cross" in f"{name} {type(module).__name__}".lower() or getattr(module, "is_cross_attention", False):
+        return "its keys are tokens of another sequence"
+    config = getattr(module, "config", None)
+    if getattr(module, "is_decoder", False) and getattr(config, "is_encoder_decoder", False):
+        return "it is in the decoder: relations are for the encoder of such a model"
+    parameters = inspect.signature(inspect.unwrap(type(module).forward)).parameters.values()
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return "its forward takes no keyword arguments, so labels cannot reach the attention"
+    if config is None:
+        return "it has no configuration"
+    return None
+
+
+def _relation_for(module: Any, labeler: Any, tables: Sequence[str], per_head: bool) -> Relation:
+    """A relation with rows of zeros for an attention module, on its device, in its dtype."""
+    heads = next((getattr(x, name) for x in (module, module.config) for name in HEADS if hasattr(x, name)), None)
+    try:
+        size = head_size_of(module)
+    except StopIteration:
+        raise NotImplementedError(f"model must say how large its heads are, got {type(module).__name__}") from None
+    relation = Relation(labeler, size, heads, kinds=tables, per_head=per_head)
+    like = next((x for x in module.parameters() if x.is_floating_point()), None)
+    return relation if like is None else relation.to(like.device, like.dtype)
+
+
+def _take_labels(model: nn.Module, labeler: Any) -> None:
+    """Let a model, and the models within it that have relations, take ``relation_labels``."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) and any(isinstance(x, Relation) for x in module.modules()):
+            module._relgraph_labeler = labeler  # pyright: ignore[reportAttributeAccessIssue]
+            if not hasattr(type(module), "_relgraph_unrelated"):
+                module.__class__ = related_class(type(module))
+
+
+class RelatedModel:
+    """What a model with relations does otherwise: it takes labels, here in ``generate``, and keeps rows at zero."""
+
+    _relgraph_labeler: Any
+
+    def _expand_inputs_for_generation(
+        self: Any, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Any = None, **given: Any
+    ) -> Any:
+        """Labels for each beam; what the labeler reads becomes labels once, not in each step."""
+        if given.get(LABELS) is not None:
+            given[LABELS] = repeated(_made(self, given[LABELS]), expand_size)
+        more = {"expand_size": expand_size, "is_encoder_decoder": is_encoder_decoder, "input_ids": input_ids}
+        return super()._expand_inputs_for_generation(**more, **given)  # type: ignore[misc]  # of transformers
+
+    def _init_weights(self: Any, module: nn.Module) -> None:
+        """Rows that a checkpoint does not have start at zero."""
+        if isinstance(module, LabelTable):
+            with torch.no_grad():
+                for rows in module.parameters():
+                    if not getattr(rows, "_is_hf_initialized", False):  # transformers marks those that it loaded
+                        rows.zero_()
+        else:
+            super()._init_weights(module)  # type: ignore[misc]  # of transformers
+
+
+@functools.cache
+def related_class(own: type) -> type:
+    """The class of a model with relations: its own, whose forward takes ``relation_labels`` too."""
+    theirs: Any = own
+    signature = inspect.signature(theirs.forward)
+    named = [one.name for one in signature.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
+
+    def forward(self: Any, *args: Any, **given: Any) -> Any:
+        labels = given.pop(LABELS, None)
+        if labels is not None:
+            given[LABELS] = _of_call(self, labels, given | dict(zip(named, args, strict=False)))
+        return theirs.forward(self, *args, **given)
+
+    parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    rest = [one for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
+    added = inspect.Parameter(_NoTarget(LABELS), inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
+    functools.update_wrapper(forward, theirs.forward)
+    forward.__signature__ = signature.replace(parameters=[*parameters, added, *rest])  # pyright: ignore[reportFunctionMemberAccess]
+    # transformers reads the source of the module of a class, and loads and saves by its name
+    more = {"__module__": own.__module__, "__doc__": own.__doc__, "forward": forward, "__reduce_ex__": _reduced}
+    return type(own.__name__, (RelatedModel, own), more | {"_relgraph_unrelated": own})
+
+
+class _NoTarget(str):
+    """A name of an argument that Trainer keeps, but does not take for a target of training.
+
+    Trainer drops columns that are not arguments of ``forward``, and takes each with "label" in its name for a target.
+    """
+
+    __slots__ = ()
+
+    def __contains__(self, part: str) -> bool:
+        return part != "label" and super().__contains__(part)
+
+
+def _reduced(model: Any, protocol: Any) -> tuple[Any, ...]:
+    """How pickle and copy handle a model with relations, whose class has no importable name."""
+    _, _, *state = object.__reduce_ex__(model, max(protocol, 2))
+    return _empty, (type(model)._relgraph_unrelated,), *state
+
+
+def _empty(own: type) -> Any:
+    kind: Any = related_class(own)
+    return kind.__new__(kind)
+
+
+def _made(model: Any, given: Any) -> Labels:
+    """The labels that a model was given, or that its labeler makes of what it was given, of the right labels."""
+    labels = given if isinstance(given, Labels) else labels_of(model._relgraph_labeler, given, LABELS)
+    tables = next(module for module in model.modules() if isinstance(module, Relation)).tables
+    if not tables._fits(labels.num_labels):
+        raise ValueError(f"{LABELS} must have num_labels {tables.num_labels}, as the tables, got {labels.num_labels}")
+    tables._check_names(LABELS, labels)
+    return labels
+
+
+def _of_call(model: Any, given: Any, inputs: dict[str, Any]) -> Labels:
+    """The labels of the tokens of a call: all of them, or with a cache the rows of the new ones."""
+    labels = _made(model, given)
+    tokens = next((inputs[x] for x in ("input_ids", "inputs_embeds") if inputs.get(x) is not None), None)
+    if tokens is None:  # a decoder's step, after its encoder ran
+        return labels
+    length, cache = tokens.shape[1], inputs.get("past_key_values")
+    if labels.device not in (None, tokens.device):
+        labels = labels.to(tokens.device)
+    past = 0 if cache is None or getattr(model.config, "is_encoder_decoder", False) else int(cache.get_seq_length())
+    if labels.packed:
+        labels = padded(labels, length)
+    if past or model.can_generate():
+        labels = labels_of_new_rows(labels, past, length)
+    if (labels.q_len, labels.k_len) != (length, past + length):
+        so_far = f"{past} of the cache and " if past else ""
+        raise ValueError(
+            f"{LABELS} must label all {past + length} tokens, {so_far}{length} of the call, got {labels!r}"
+        )
+    return labels

@@ -1,0 +1,270 @@
+"""Relations in pretrained models: nothing changes at first, labels reach every layer, and files bring them back."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+import relgraph as rg  # noqa: E402
+from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import common, saved  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
+
+FIVE = common.version() >= (5, 0)
+SIZES = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 16, "num_hidden_layers": 2, "vocab_size": 30}
+NO_DROPOUT = SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+GQA = SIZES | {"num_key_value_heads": 2, "eos_token_id": None}
+T5 = {"vocab_size": 30, "d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
+FAMILIES = {
+    "BertForMaskedLM": NO_DROPOUT,
+    "RobertaForMaskedLM": NO_DROPOUT | {"pad_token_id": 0},
+    "EsmForMaskedLM": NO_DROPOUT | {"position_embedding_type": "rotary", "pad_token_id": 0, "mask_token_id": 2},
+    "ModernBertForMaskedLM": SIZES | {"pad_token_id": 0, "global_attn_every_n_layers": 2, "local_attention": 8},
+    "LlamaForCausalLM": GQA,
+    "Qwen3ForCausalLM": GQA | {"head_dim": 8},
+    "T5ForConditionalGeneration": T5 | {"decoder_start_token_id": 0},
+}
+NEEDS_FIVE = {"BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM", "T5ForConditionalGeneration"}
+N = 11
+LABELER = rg.EdgeType(["child", "next"], attend="all")
+
+
+def every(names):
+    skip = pytest.mark.skipif(not FIVE, reason="no attention interface before transformers 5")
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=skip if n in NEEDS_FIVE else ()) for n in names])
+
+
+def made(name, **options):
+    base = name.removesuffix("ForMaskedLM").removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
+    config = getattr(transformers, f"{base}Config")(**FAMILIES[name] | options)
+    return judge.randomized(getattr(transformers, name)(config)).double()
+
+
+def inputs_of(name, left=2, right=3):
+    ids = torch.randint(3, 30, (2, N), generator=torch.Generator().manual_seed(3))
+    inputs = {"input_ids": ids, "attention_mask": judge.padded(2, N, left=left, right=right)}
+    return inputs | {"labels": ids} if name.startswith("T5") else inputs
+
+
+def dense(labels_of=lambda i, j: torch.where((i - j).abs() < 4, (i * 3 + j * 5) % 3, -1)):
+    """Ids of two rows that differ: 0, 1, or -1 for none."""
+    i, j = torch.arange(N)[:, None], torch.arange(N)
+    ids = torch.stack([labels_of(i, j), labels_of(j, i)])
+    return rg.DenseLabels(torch.where(ids == 2, -1, ids), 2)
+
+
+def relations_of(model):
+    return [module for module in model.modules() if isinstance(module, ours.Relation)]
+
+
+def randomize(model):
+    torch.manual_seed(5)
+    for relation in relations_of(model):
+        for rows in relation.parameters():
+            torch.nn.init.normal_(rows)
+
+
+@every(FAMILIES)
+def test_zero_rows_change_nothing_and_labels_reach_every_layer(name):
+    model = made(name)
+    inputs = inputs_of(name)
+    keep = inputs["attention_mask"].bool()
+    theirs = model(**inputs).logits
+    report = ours.add_relations(model, LABELER, tables=("key", "value", "query", "bias"), per_head=True)
+    assert len(report.patched) == len(relations_of(model)) == 2
+    mine = model(**inputs, relation_labels=dense()).logits
+    torch.testing.assert_close(mine[keep], theirs[keep], atol=1e-5, rtol=1e-5)
+    randomize(model)
+    other = model(**inputs, relation_labels=dense()).logits
+    assert (other - mine)[keep].abs().max() > 1e-3
+    (other * torch.linspace(-1, 1, other.numel()).view(other.shape)).sum().backward()
+    for relation in relations_of(model):
+        assert all(rows.grad.abs().max() > 0 for rows in relation.parameters())
+
+
+@every(FAMILIES)
+def test_labels_mean_the_same_as_those_that_a_relation_of_distances_makes(name):
+    """That relation is checked against the formula in test_interface; both batch rows have labels of their own here."""
+    model, labeler = made(name), rg.ClippedDistance(2)
+    ours.add_relations(model, labeler)
+    randomize(model)
+    inputs = inputs_of(name)
+    wanted = model(**inputs).logits
+    ids = labeler(N).dense().ids.expand(2, -1, -1)
+    torch.testing.assert_close(model(**inputs, relation_labels=rg.DenseLabels(ids, 5)).logits, wanted)
+
+
+KINDS = {
+    "edges": (LABELER, rg.Graph(torch.tensor([[0, 3], [4, 4]]), N, edge_type=torch.tensor([0, 1]))),
+    "packed": (LABELER, rg.Graph(torch.tensor([[0, 6], [4, 7]]), 2 * N - 5, edge_type=torch.tensor([0, 1]), ptr=torch.tensor([0, N - 5, 2 * N - 5]))),
+    "function": (rg.FromFunction(lambda i, j: (i + j) % 2, 2), None),
+    "sum": (rg.Segments(2) + rg.ClippedDistance(1), torch.tensor([0] * 5 + [1] * (N - 5))),
+    "product": (LABELER * rg.EdgeType(1, attend="all"), rg.Graph(torch.tensor([[0], [4]]), N, edge_type=torch.tensor([0]))),
+}  # fmt: skip
+
+
+@every(["BertForMaskedLM", "LlamaForCausalLM"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_labels(name, kind):
+    """What a labeler reads, the labels that it makes of that, and their dense form give the same."""
+    labeler, given = KINDS[kind]
+    model = made(name)
+    ours.add_relations(model, labeler)
+    randomize(model)
+    inputs = inputs_of(name, left=0)
+    keep = inputs["attention_mask"].bool()
+    labels = labeler(N) if given is None else labeler(given)
+    plain = rg.labels.padded(labels, N) if labels.packed else labels
+    plain = rg.SumLabels(*(x.dense() for x in plain.parts)) if kind == "sum" else plain.dense()
+    several = [model(**inputs, relation_labels=x).logits for x in (given, labels, plain)]
+    for one in several[1:]:
+        torch.testing.assert_close(one[keep], several[0][keep])
+
+
+@every(["LlamaForCausalLM", "Qwen3ForCausalLM", "T5ForConditionalGeneration"])
+@pytest.mark.parametrize(("beams", "cache"), [(1, "static"), (1, None), (2, None)])
+def test_generates_with_a_cache_as_without(name, beams, cache):
+    model = made(name)
+    ours.add_relations(model, LABELER)
+    randomize(model)
+    inputs = inputs_of(name, right=0)
+    inputs.pop("labels", None)
+    length = N if name.startswith("T5") else N + 6
+    ids = torch.randint(-1, 2, (2, length, length), generator=torch.Generator().manual_seed(1))
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "num_beams": beams}
+    options |= {"return_dict_in_generate": True, "output_scores": True, "relation_labels": rg.DenseLabels(ids, 2)}
+    wanted = model.generate(**inputs, **options, use_cache=False)
+    found = model.generate(**inputs, **options, cache_implementation=cache)
+    assert torch.equal(found.sequences, wanted.sequences)
+    for one, two in zip(found.scores, wanted.scores, strict=True):
+        torch.testing.assert_close(one, two)
+    other = model.generate(**inputs, **options | {"relation_labels": rg.DenseLabels(ids.roll(1, 0), 2)})
+    assert (other.scores[1] - found.scores[1]).nan_to_num().abs().max() > 1e-3  # a token of the end is −∞
+
+
+@every(FAMILIES)
+def test_gradient_checkpointing(name):
+    model = made(name)
+    ours.add_relations(model, LABELER)
+    randomize(model)
+    inputs = inputs_of(name) | {"relation_labels": dense(), "labels": torch.randint(3, 30, (2, N))}
+    wanted = judge.everything(model, inputs, training=True)
+    judge.checkpoint(model)
+    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.SINGLE)
+
+
+@every(FAMILIES)
+def test_files_bring_relations_back(name, tmp_path):
+    model = made(name).float()
+    ours.add_relations(model, LABELER, layers=[1])
+    randomize(model)
+    model.save_pretrained(tmp_path)
+    inputs = inputs_of(name) | {"relation_labels": dense()}
+    wanted = model(**inputs).logits
+    for back in (type(model).from_pretrained(tmp_path), ours.from_pretrained(tmp_path)):
+        assert type(back).__name__ == name
+        assert isinstance(back, getattr(transformers, name))
+        assert [relation.labeler for relation in relations_of(back)] == [LABELER]
+        torch.testing.assert_close(back(**inputs).logits, wanted)
+        assert not back.training
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(other(**inputs).logits, wanted)
+
+
+def test_a_part_of_a_saved_model(tmp_path):
+    """The model without its head has the relations too, and rows that a file does not have are zero."""
+    model = made("LlamaForCausalLM").float()
+    ours.add_relations(model, LABELER)
+    randomize(model)
+    model.save_pretrained(tmp_path)
+    base = transformers.AutoModel.from_pretrained(tmp_path)
+    for one, two in zip(relations_of(base), relations_of(model), strict=True):
+        assert torch.equal(one.tables.key.rows, two.tables.key.rows)
+    inputs = inputs_of("Llama") | {"relation_labels": dense()}
+    torch.testing.assert_close(base(**inputs).last_hidden_state, model.model(**inputs).last_hidden_state)
+    plain = made("LlamaForCausalLM").float()
+    plain.save_pretrained(tmp_path / "plain")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "plain", config=model.config)
+    assert [rows.abs().max().item() for relation in relations_of(base) for rows in relation.parameters()] == [0.0] * 4
+
+
+@dataclass(frozen=True)
+class Mine(rg.Labeler):
+    """A labeler of a user."""
+
+    num_labels = 2
+    names = ("a", "b")
+
+    def __call__(self, given):
+        return rg.DenseLabels(given, 2)
+
+
+def test_a_labeler_of_the_user(tmp_path):
+    model = made("LlamaForCausalLM").float()
+    ours.add_relations(model, Mine())
+    randomize(model)
+    with pytest.warns(UserWarning, match="their labeler, Mine, is not one of relgraph: load it by rg.interop.trans"):
+        model.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="the model is made without its relations.*from_pretrained"):
+        assert not relations_of(transformers.LlamaForCausalLM.from_pretrained(tmp_path))
+    back = ours.from_pretrained(tmp_path, labeler=Mine())
+    inputs = inputs_of("Llama") | {"relation_labels": dense().ids}
+    torch.testing.assert_close(back(**inputs).logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize(
+    "labeler",
+    [rg.ClippedDistance(4), rg.EdgeType(["a", "b"], attend="all"), rg.Segments(2) + rg.ClippedDistance((1, 2)),
+     rg.ClippedDistance(2) * rg.Segments(3), rg.TreeRelation(), LABELER | rg.ClippedDistance(1),
+     (rg.ClippedDistance(2) & rg.Window(3)).dense()],
+)  # fmt: skip
+def test_labelers_are_read_again(labeler):
+    assert saved.read(repr(labeler)) == labeler
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os').system('true')", "open('x')", "Labeler", "ClippedDistance(", "3", "(3).dense()",
+     "ClippedDistance(2).__class__()", "ClippedDistance(2) + 3", "label_pairs(3)", "ClippedDistance(-1, 2, 3)"],
+)  # fmt: skip
+def test_no_other_expression_is_read(text):
+    with pytest.raises(ValueError, match="labeler must"):
+        saved.read(text)
+
+
+def test_bad_input():
+    model = made("LlamaForCausalLM")
+    inputs = inputs_of("Llama")
+    for given, error, message in (
+        ({"layers": [2]}, ValueError, r"layers must be among those with self-attention, \[0, 1\], got \[2\]"),
+        ({"tables": ("keys",)}, ValueError, "tables"),
+        ({"labeler": 3}, TypeError, "labeler must be callable and have num_labels and names, got int"),
+        ({"per_head": 1}, TypeError, "per_head"),
+    ):
+        with pytest.raises(error, match=message):
+            ours.add_relations(model, **{"labeler": LABELER} | given)
+    assert model.config._attn_implementation != "relgraph"
+    with pytest.raises(TypeError, match="model must be a transformers.PreTrainedModel, got Linear"):
+        ours.add_relations(torch.nn.Linear(2, 2), LABELER)
+    other = transformers.DebertaV2Model(transformers.DebertaV2Config(**SIZES))
+    with pytest.raises(NotImplementedError, match="through the attention interface .* got DebertaV2Model with: no att"):
+        ours.add_relations(other, LABELER)
+    ours.add_relations(model, LABELER)
+    with pytest.raises(ValueError, match="model must have no relations yet, got a LlamaForCausalLM with some"):
+        ours.add_relations(model, LABELER)
+    with pytest.raises(ValueError, match="relation_labels must be given, as EdgeType.* does not label lengths"):
+        model(**inputs)
+    with pytest.raises(ValueError, match=r"relation_labels must label all 11 tokens, 11 of the call, got Dense"):
+        model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(5, 5, dtype=torch.long), 2))
+    with pytest.raises(ValueError, match="relation_labels must have num_labels 2, as the tables, got 5"):
+        model(**inputs, relation_labels=rg.ClippedDistance(2)(N))
+    with pytest.raises(ValueError, match="relation_labels must be those of a labeler with the names of the tables"):
+        model(**inputs, relation_labels=Mine()(torch.zeros(N, N, dtype=torch.long)))
+    with pytest.raises(ValueError, match="attn_implementation must stay 'relgraph'"):
+        model.set_attn_implementation("sdpa")
