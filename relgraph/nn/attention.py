@@ -107,7 +107,8 @@ class RelationAttention(Projections):
             x_ij in their values, with two learned maps ``[H · D, F]``. With ``rotary``, the features meet the query
             before its turn.
         edge_update: whether each call also returns the next vector of every edge, as in
-            :class:`~relgraph.pyg.RelationConv`. Labels then list all pairs that attend, and only those.
+            :class:`~relgraph.pyg.RelationConv`. Labels then list all pairs that attend, and only those; they have no
+            ids.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: device of the parameters.
         dtype: floating type of the parameters.
@@ -354,12 +355,14 @@ class RelationAttention(Projections):
             >>> weights[0, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
-        degree = check_degree(degree, self.edge_states, query.numel() // max(query.shape[-1], 1), "rows of query")
         if self.edge_states is not None:
             refused = {"key": key, "value": value, "key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
-            refused |= {"is_causal": is_causal, "q_offset": q_offset, "need_label_mass": need_label_mass, "cache": cache}
-            check_call(refused | {"average_attn_weights": average_attn_weights})
+            refused |= {"is_causal": is_causal, "q_offset": q_offset, "need_label_mass": need_label_mass}
+            refused |= {"cache": cache, "average_attn_weights": average_attn_weights, "positions": positions}
+            check_call(refused)
             return self._with_states(query, labels, edge_attr, need_weights, degree, bank_features, row_scores)
+        if degree is not None:
+            check_degree(degree, None, 0)
         inputs, (z, aux) = self._ask(
             attend, cache, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
             attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
@@ -412,19 +415,21 @@ class RelationAttention(Projections):
         )[1]  # fmt: skip
 
     def _with_states(
-        self, query: Tensor, labels: Any, edge_attr: Any, need_weights: bool, degree: Tensor | None, *others: Any
-    ) -> tuple[Any, ...]:
+        self, query: Tensor, labels: Any, edge_attr: Any, need_weights: bool, degree: Tensor | None,
+        bank_features: Any, row_scores: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
         """The output, the next states of the edges, and the weights if needed."""
-        none = (None,) * 5
-        inputs, _ = self._checked(labels, query, *none, need_weights, False, None, *others, edge_attr)
+        inputs, _ = self._checked(
+            labels, query, None, None, None, None, None, need_weights, False, None, bank_features, row_scores, edge_attr
+        )
         labels = check_listed(inputs.labels, 1 if inputs.packed or inputs.unbatched else query.shape[0], "labels")
         listed, states = Listed.of(labels), self.edge_states
         assert states is not None
-        projected = (x if inputs.packed else x.transpose(1, 2).flatten(0, 1) for x in self._project(inputs, None)[:3])
+        degree = check_degree(degree, states, listed.queries)
+        q, k, v = (x if inputs.packed else x.transpose(1, 2).flatten(0, 1) for x in self._project(inputs, None)[:3])
         edge = listed.sort(edge_attr)
-        found = states.attend(
-            *projected, edge, listed, dropout_p=self.dropout if self.training else 0.0, degree=degree
-        )
+        rate = self.dropout if self.training else 0.0
+        found = states.attend(q, k, v, edge, listed, dropout_p=rate, degree=degree)
         out = self.out_proj(found.nodes.flatten(1)).view(query.shape)
         pending = Pending(states, edge, found.states, listed)
         rest = (listed.unsort(found.weights).to(out.dtype),) if need_weights else ()

@@ -177,8 +177,8 @@ class RelationEncoder(_Stack):
             positions: ``[N]`` or ``[B, N]``, the position of each row, in all layers.
 
         Returns:
-            The shape of ``src``, ``[B, N, E]``; with attentions that have ``edge_update`` a pair of this and the vectors
-            of the edges after the last layer, ``[E, F]``: every layer reads those of the layer before.
+            The shape of ``src``, ``[B, N, E]``; with attentions that have ``edge_update`` a pair of this and the
+            vectors of the edges after the last layer, ``[E, F]``: every layer reads those of the layer before.
 
         Raises:
             TypeError: an argument of the wrong kind, such as a cache that is not a StackCache.

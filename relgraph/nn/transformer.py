@@ -134,6 +134,7 @@ class RelationTransformer(nn.Module):
             self.encoder = RelationEncoder(layer, num_encoder_layers, nn.LayerNorm(d_model, **place), fresh=False)
         else:
             self.encoder = _check_stack("custom_encoder", custom_encoder, RelationEncoder, d_model, nhead)
+            _check_no_states(custom_encoder)
         if custom_decoder is None:
             towards_memory = RelationAttention(d_model, nhead, dropout, labeler=memory_labeler, **place)
             mine = labeler if target_labeler is None else target_labeler

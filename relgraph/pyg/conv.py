@@ -113,6 +113,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_blocks: the number of blocks, if full maps are block-diagonal.
         normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation,
             which torch does not differentiate twice.
+        edge_update: whether the layer also returns the next vector of every edge: False, True or ``"relational"`` for
+            :class:`~relgraph.nn.RelationalEdges`, ``"egt"`` for :class:`~relgraph.nn.EGTEdges`, ``"grit"`` for
+            :class:`~relgraph.nn.GRITEdges`, or one of these modules. Its formulas take the place of s, α and z above.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
 
@@ -122,7 +125,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
             other sizes; maps without ``num_relations``; query tables with an ``Additive``; ``out_bias`` with
             ``root_weight``; full maps without ``in_channels``, or tied to a projection without them.
         NotImplementedError: ``decomposed_layers`` other than 1, which would slice the heads' vectors; tables, scores or
-            edge features that full maps of queries, a ``LinearScore`` or ``normalize="relation"`` cannot take.
+            edge features that full maps of queries, a ``LinearScore`` or ``normalize="relation"`` cannot take;
+            relations, scores, maps or self-loops with ``edge_update``.
 
     Example:
         >>> conv = rg.pyg.RelationConv(16, 8, heads=4, num_relations=3)
@@ -188,13 +192,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
         self._check_projections(in_channels=max(sources, targets), edge_dim=edge_dim or 1)
         self.normalize = check.choice("normalize", normalize, ("softmax", "relation"))
         self.full_maps = which_full({"key": key_map, "value": value_map, "query": query_map}, self.tie_projections)
-        sizes = (
-            self.edge_dim,
-            self.heads,
-            self.out_channels,
-            self.heads * self.out_channels if concat else out_channels,
-        )
-        self.edge_states = check_edge_update(edge_update, *sizes)
+        width = self.heads * self.out_channels if concat else self.out_channels
+        self.edge_states = check_edge_update(edge_update, self.edge_dim, self.heads, self.out_channels, width)
         self._make_projections(sources, targets, check.boolean("bias", bias), out_bias)
         self.linear_score = score if isinstance(score, LinearScore) else None
         self._set_attention(
@@ -338,11 +337,14 @@ class RelationConv(ProjectedLayer, MessagePassing):
             edge_attr: ``[E, F]``, floating; required by a layer with ``edge_dim``, unless ``edge_index`` holds it.
             return_attention_weights: None returns only the nodes; both True and False also return the weights, as in
                 PyG's layers.
+            degree: ``[N_dst]``, the degree of each target for ``edge_update="grit"``; by default the number of its
+                edges.
 
         Returns:
-            The nodes ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``; with weights ``(nodes, (edge_index,
-            alpha))``, ``alpha`` ``[E, H]`` before dropout, in the order of the input's edges (for a ``SparseTensor``
-            ``(nodes, adjacency)`` with alpha as its values). With ``add_self_loops`` these edges include the loops.
+            The nodes ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``; a layer with ``edge_update`` gives
+            ``(nodes, edge_attr)``, with the next vectors ``[E, F]``. With weights, ``(edge_index, alpha)`` comes last,
+            with ``alpha`` ``[E, H]`` before dropout (for a ``SparseTensor`` an adjacency with alpha as its values).
+            Vectors and weights have the order of the input's edges; with ``add_self_loops`` these include the loops.
 
         Raises:
             TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, labels of all
@@ -364,7 +366,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
         x_src, x_dst, edge_index, edges = self._read(x, edge_index, edge_type, edge_attr)
-        degree = check_degree(degree, self.edge_states, x_dst.shape[0], "N_dst")
+        degree = check_degree(degree, self.edge_states, x_dst.shape[0])
         if self.edge_states is not None:
             return self._with_states(x_src, x_dst, edge_index, edges, wanted, degree)
         if self.normalize == "relation":

@@ -35,8 +35,8 @@ def check_fits(layer: Any, given: dict[str, Any]) -> None:
         raise NotImplementedError("kdim, vdim and num_kv_heads must be left out with edge_update")
     if layer.tables is not None:
         raise NotImplementedError(
-            f"num_labels, labelers with labels and tables must be left out with edge_update, got {layer.tables}: add an "
-            "embedding of the label to edge_attr"
+            f"num_labels, labelers with labels and tables must be left out with edge_update, got {layer.tables}: add "
+            "an embedding of the label to edge_attr"
         )
     refuse("edge_update", given)
 
@@ -70,12 +70,12 @@ def check_listed(labels: Any, batch: int, name: str) -> EdgeLabels:
     return labels
 
 
-def check_degree(degree: Any, states: EdgeStates | None, rows: int, name: str) -> Tensor | None:
+def check_degree(degree: Any, states: EdgeStates | None, rows: int) -> Tensor | None:
     """Return ``degree``; raise unless it is a number for every query of a layer whose states read it."""
     if degree is None:
         return None
     if states is None or not states.reads_degree:
         raise ValueError("degree must be left out without edge_update='grit', which alone reads it")
     if list(check.tensor("degree", degree).shape) != [rows]:
-        raise ValueError(f"degree must have shape [{name}] = [{rows}], got {list(degree.shape)}")
+        raise ValueError(f"degree must have shape [{rows}], a number per target, got {list(degree.shape)}")
     return degree

@@ -28,8 +28,8 @@ class EGTEdges(EdgeStates):
         α_e = softmax_e(h_e) · σ(w_g·ē)
         z_i = Σ_e α_e v_j                       with scale_degree: z_i · log(1 + Σ_e σ(w_g·ē))
 
-    The next state is e' + W_2 elu(W_1 LN(e')), where e' = e + W_O [h_e of all heads]. The residual sums of the edges are
-    in these formulas; those of the nodes belong to the layer around it, with norms first.
+    The next state is e' + W_2 elu(W_1 LN(e')), where e' = e + W_O [h_e of all heads]. The residual sums of the edges
+    are in these formulas; those of the nodes belong to the layer around it, with norms first.
 
     Source: Hussain, Zaki, Subramanian 2022, "Global Self-Attention as a Replacement for Graph Convolution", section 4.
 

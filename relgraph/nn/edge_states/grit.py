@@ -1,4 +1,4 @@
-"""Edge states of GRIT: a vector per edge from query, key and state, which the score, the nodes and the next state read."""
+"""Edge states of GRIT: score, nodes and next state read a vector per edge, made of query, key and state."""
 
 from __future__ import annotations
 

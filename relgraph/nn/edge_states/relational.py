@@ -29,9 +29,9 @@ class RelationalEdges(EdgeStates):
         u = LN(f_e + W_2 ReLU(W_1 [f_e, r_e, x'_j, x'_i]))
         LN(u + W_4 ReLU(W_3 u))
 
-    In an encoder layer x' are the nodes after its feed-forward network; in a RelationConv those that it returns. Without
-    a reverse edge r_e is zero; of parallel ones the first listed counts. The residual sums of the edges are in these
-    formulas; those of the nodes belong to the layer around it, with norms last.
+    In an encoder layer x' are the nodes after its feed-forward network; in a RelationConv those that it returns.
+    Without a reverse edge r_e is zero; of parallel ones the first listed counts. The residual sums of the edges are in
+    these formulas; those of the nodes belong to the layer around it, with norms last.
 
     Source: Diao, Loynd 2023, "Relational Attention: Generalizing Transformers for Graph-Structured Tasks", section 3.
 
