@@ -27,6 +27,7 @@ from relgraph.nn.edge_states import (
     Pending,
     check_call,
     check_degree,
+    check_dtype,
     check_edge_update,
     check_fits,
     check_listed,
@@ -425,11 +426,11 @@ class RelationAttention(Projections):
         labels = check_listed(inputs.labels, 1 if inputs.packed or inputs.unbatched else query.shape[0], "labels")
         listed, states = Listed.of(labels), self.edge_states
         assert states is not None
-        degree = check_degree(degree, states, listed.queries)
+        degree = check_degree(degree, states, listed.queries, edge_attr)
         q, k, v = (x if inputs.packed else x.transpose(1, 2).flatten(0, 1) for x in self._project(inputs, None)[:3])
-        edge = listed.sort(edge_attr)
+        edge = listed.sort(check_dtype(edge_attr, states))
         rate = self.dropout if self.training else 0.0
-        found = states.attend(q, k, v, edge, listed, dropout_p=rate, degree=degree)
+        found = states._attend(q, k, v, edge, listed, dropout_p=rate, degree=degree)
         out = self.out_proj(found.nodes.flatten(1)).view(query.shape)
         pending = Pending(states, edge, found.states, listed)
         rest = (listed.unsort(found.weights).to(out.dtype),) if need_weights else ()

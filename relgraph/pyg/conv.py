@@ -20,7 +20,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.arguments.hints import in_place_of_tensor
 from relgraph.labels import EdgeLabels
-from relgraph.nn.edge_states import EdgeStates, Listed, check_degree, check_edge_update
+from relgraph.nn.edge_states import EdgeStates, Listed, check_degree, check_dtype, check_edge_update
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg import edge_states
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
@@ -366,7 +366,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
         x_src, x_dst, edge_index, edges = self._read(x, edge_index, edge_type, edge_attr)
-        degree = check_degree(degree, self.edge_states, x_dst.shape[0])
+        degree = check_degree(degree, self.edge_states, x_dst.shape[0], edges.attr)
         if self.edge_states is not None:
             return self._with_states(x_src, x_dst, edge_index, edges, wanted, degree)
         if self.normalize == "relation":
@@ -416,7 +416,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         """
         if self.edge_states is not None:
             assert edge_attr is not None
-            terms = self.edge_states.terms(query_i, key_j, edge_attr, self.edge_states.weights())
+            terms = self.edge_states._terms(query_i, key_j, edge_attr, self.edge_states._weights())
             return edge_states.message(self, terms, value_j, index, ptr, size_i)
         to_key, to_value = self._edge_projections()
         edge_key, edge_value = (
@@ -486,10 +486,10 @@ class RelationConv(ProjectedLayer, MessagePassing):
         """The nodes, the next states of the edges, and the weights if wanted."""
         assert self.edge_states is not None and edges.attr is not None
         listed = Listed.of(edges.known or edges.labels())
-        edge = listed.sort(edges.attr)
+        edge = listed.sort(check_dtype(edges.attr, self.edge_states))
         found = edge_states.attend(self, self._project(x_src, x_dst), edge, edges, listed, degree)
         out = self._with_root(found.nodes.flatten(1) if self.concat else found.nodes.mean(1), x_dst)
-        new = listed.unsort(self.edge_states.update(edge, found.states, out, listed))
+        new = listed.unsort(self.edge_states._update(edge, found.states, out, listed))
         if not wanted:
             return out, new
         return out, new, with_values(edge_index, edges, listed.unsort(found.weights).to(out.dtype))

@@ -34,14 +34,14 @@ def attend(
     query, key, value = projected
     if layer._can_fuse():
         rate = layer.dropout if layer.training else 0.0
-        return states.attend(query, key, value, edge, listed, dropout_p=rate, degree=degree)
+        return states._attend(query, key, value, edge, listed, dropout_p=rate, degree=degree)
     index = edges.index.long().index_select(1, listed.order)
     sums = layer.propagate(index, query=query, key=key, value=value, edge_type=None, edge_attr=edge, size=edges.sizes)
     (alpha, terms), layer._alpha = layer._alpha, None
     gates = None if terms.gate is None else sum_by_row(terms.gate, listed.row, listed.queries)
     degree = listed.degrees() if degree is None else degree
     values, vectors = sums.split([value.shape[-1], sums.shape[-1] - value.shape[-1]], -1)
-    return Attended(states.nodes(Sums(values, vectors, gates, degree.to(sums.dtype))), alpha, terms.states)
+    return Attended(states._nodes(Sums(values, vectors, gates, degree.to(sums.dtype))), alpha, terms.states)
 
 
 def message(layer: Any, terms: Terms, value_j: Tensor, index: Tensor, ptr: Any, size: Any) -> Tensor:

@@ -25,7 +25,7 @@ class Pending(NamedTuple):
 
     def finish(self, x: Tensor) -> Tensor:
         """The next states ``[E, F]``, in the order of the labels' edges; ``x`` ``[..., width]``, the new nodes."""
-        new = self.states.update(self.edge, self.found, x.reshape(-1, x.shape[-1]), self.listed)
+        new = self.states._update(self.edge, self.found, x.reshape(-1, x.shape[-1]), self.listed)
         return self.listed.unsort(new)
 
 
@@ -70,7 +70,7 @@ def check_listed(labels: Any, batch: int, name: str) -> EdgeLabels:
     return labels
 
 
-def check_degree(degree: Any, states: EdgeStates | None, rows: int) -> Tensor | None:
+def check_degree(degree: Any, states: EdgeStates | None, rows: int, edge: Tensor | None = None) -> Tensor | None:
     """Return ``degree``; raise unless it is a number for every query of a layer whose states read it."""
     if degree is None:
         return None
@@ -78,4 +78,13 @@ def check_degree(degree: Any, states: EdgeStates | None, rows: int) -> Tensor | 
         raise ValueError("degree must be left out without edge_update='grit', which alone reads it")
     if list(check.tensor("degree", degree).shape) != [rows]:
         raise ValueError(f"degree must have shape [{rows}], a number per target, got {list(degree.shape)}")
+    check.same_device(edge_attr=edge, degree=degree)
     return degree
+
+
+def check_dtype(edge: Tensor, states: EdgeStates) -> Tensor:
+    """Return the vectors in the type of the parameters; raise if they have another, unless autocast may have made it."""
+    dtype = next(states.parameters()).dtype
+    if edge.dtype is not dtype and check.autocast_dtype(edge.device.type) is None:
+        raise TypeError(f"edge_attr must be {dtype}, as the parameters of the layer, got {edge.dtype}")
+    return edge.to(dtype)

@@ -71,7 +71,7 @@ class EGTEdges(EdgeStates):
         self.out_proj = nn.Linear(heads, edge_dim, **place)
         self.linear1, self.linear2 = nn.Linear(edge_dim, inner, **place), nn.Linear(inner, edge_dim, **place)
 
-    def terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
+    def _terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
         return self._of_products((query * key).sum(-1) * self.head_dim**-0.5, edge, w)
 
     def _of_products(self, products: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
@@ -86,7 +86,7 @@ class EGTEdges(EdgeStates):
         dtype = accumulation_dtype(query.dtype)
         mine, theirs = (x.to(dtype).transpose(0, 1).contiguous() for x in (query * self.head_dim**-0.5, key))
         products = sampled_dot(mine, theirs, listed.pattern()).T
-        return Inputs([], [products], [], self.weights())
+        return Inputs([], [products], [], self._weights())
 
     def _sum_of_gates(self, gate: Tensor | None, listed: Listed) -> Tensor | None:
         return sum_by_row(gate, listed.row, listed.queries) if self.scale_degree and gate is not None else None
@@ -97,13 +97,13 @@ class EGTEdges(EdgeStates):
     def _read(self, part: Part) -> Terms:
         return self._of_products(part.edges[-2], part.edges[-1], part.weights)
 
-    def nodes(self, sums: Sums) -> Tensor:
+    def _nodes(self, sums: Sums) -> Tensor:
         if not self.scale_degree:
             return sums.values
         assert sums.gates is not None
         return sums.values * sums.gates.log1p()[..., None]
 
-    def update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
+    def _update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
         assert states is not None
         return states.to(edge.dtype)
 

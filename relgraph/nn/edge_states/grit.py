@@ -83,7 +83,7 @@ class GRITEdges(EdgeStates):
         super().reset_parameters()
         self._reset()
 
-    def terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
+    def _terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
         product = (query + key) * per_head(mapped(edge, "gain", w), self.heads)
         found = relu(signed_root(product) + per_head(mapped(edge, "shift", w), self.heads))
         scores = (found * w["score"]).sum(-1).clamp(-CLIP, CLIP)
@@ -107,13 +107,13 @@ class GRITEdges(EdgeStates):
         (vectors,), (alpha, used, states) = by_blocks(formula, listed, inputs, self._width())
         return Weighed(alpha.T, used.T.contiguous(), vectors, None, states)
 
-    def nodes(self, sums: Sums) -> Tensor:
+    def _nodes(self, sums: Sums) -> Tensor:
         assert sums.vectors is not None
         out = sums.values + torch.einsum("nhd,hdc->nhc", sums.vectors, self.row.to(sums.vectors.dtype))
         first, second = self.degree.to(out.dtype)
         return out * (first + sums.degree.log1p()[:, None, None] * second)
 
-    def update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
+    def _update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
         assert states is not None
         return self.norm(states.to(edge.dtype))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,6 @@ class RelationalEdges(EdgeStates):
         (torch.Size([3, 16]), torch.Size([2, 4]))
     """
 
-    after_nodes: ClassVar[bool] = True
     read = ("to_query", "to_key")
 
     def __init__(
@@ -76,7 +75,7 @@ class RelationalEdges(EdgeStates):
         self.linear4 = nn.Linear(inner, edge_dim, **place)
         self.norm1, self.norm2 = (nn.LayerNorm(edge_dim, **place) for _ in range(2))
 
-    def terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
+    def _terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
         query, key = (
             torch.addmm(x.flatten(1), edge, w[f"{name}.weight"].T).view_as(x)
             for x, name in ((query, "to_query"), (key, "to_key"))
@@ -86,12 +85,12 @@ class RelationalEdges(EdgeStates):
     def _sum_of_states(self, used: Tensor, edge: Tensor, listed: Listed) -> Tensor | None:
         return weighted_sum(used, edge.to(used.dtype)[None], listed.by_edge()).transpose(0, 1)
 
-    def nodes(self, sums: Sums) -> Tensor:
+    def _nodes(self, sums: Sums) -> Tensor:
         assert sums.vectors is not None
         maps = self.to_value.weight.to(sums.vectors.dtype).unflatten(0, (self.heads, -1))
         return sums.values + torch.einsum("nhf,hcf->nhc", sums.vectors, maps)
 
-    def update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
+    def _update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
         f, n = self.edge_dim, self.width
         of_edges, of_source, of_target = self.linear1.weight.split([2 * f, n, n], 1)
         sources, targets = x @ of_source.T, x @ of_target.T  # at the nodes, not at the edges

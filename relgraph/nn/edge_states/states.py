@@ -52,7 +52,7 @@ class Attended(NamedTuple):
     Attributes:
         nodes: ``[N_q, H, C]``.
         weights: ``[E, H]``, weights with their gates, before dropout.
-        states: ``[E, F]``, for :meth:`EdgeStates.update`; None if the next states read the new nodes.
+        states: ``[E, F]``, for ``EdgeStates._update``; None if the next states read the new nodes.
     """
 
     nodes: Tensor
@@ -86,14 +86,11 @@ class EdgeStates(nn.Module):
         head_dim: C, the size of a head.
     """
 
-    after_nodes: ClassVar[bool] = False
-    """Whether the next states read the new nodes."""
-
     reads_degree: ClassVar[bool] = False
     """Whether the output depends on the degree of the nodes."""
 
     read: ClassVar[tuple[str, ...]]
-    """The parts and parameters that :meth:`terms` reads."""
+    """The parts and parameters that ``_terms`` reads."""
 
     def __init__(self, edge_dim: int, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -102,23 +99,23 @@ class EdgeStates(nn.Module):
         self.head_dim = check.integer("head_dim", head_dim, minimum=1)
         check.parameter_size(2, edge_dim=edge_dim, heads=heads, head_dim=head_dim)
 
-    def weights(self) -> dict[str, Tensor]:
-        """The parameters that :meth:`terms` reads, by name."""
+    def _weights(self) -> dict[str, Tensor]:
+        """The parameters that ``_terms`` reads, by name."""
         return weights_of(self, self.read)
 
-    def terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
+    def _terms(self, query: Tensor, key: Tensor, edge: Tensor, w: Mapping[str, Tensor]) -> Terms:
         """The terms of E edges: query and key ``[E, H, C]``, states ``[E, F]``, the parameters ``w``."""
         raise NotImplementedError
 
-    def nodes(self, sums: Sums) -> Tensor:
+    def _nodes(self, sums: Sums) -> Tensor:
         """The output ``[N_q, H, C]``."""
         return sums.values
 
-    def update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:
+    def _update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:
         """The next states ``[E, F]`` from those before, what attention found, and the new nodes ``[N, width]``."""
         raise NotImplementedError
 
-    def attend(
+    def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, edge: Tensor, listed: Listed, *, dropout_p: float = 0.0,
         degree: Tensor | None = None,
     ) -> Attended:  # fmt: skip
@@ -129,7 +126,7 @@ class EdgeStates(nn.Module):
         lanes = value.to(alpha.dtype).transpose(0, 1).contiguous()
         values = weighted_sum(used, lanes, listed.pattern()).transpose(0, 1)
         degree = listed.degrees() if degree is None else degree
-        nodes = self.nodes(Sums(values, vectors, gates, degree.to(values.dtype)))
+        nodes = self._nodes(Sums(values, vectors, gates, degree.to(values.dtype)))
         return Attended(nodes.to(query.dtype), alpha.T, states)
 
     def _weighed(self, inputs: Inputs, listed: Listed, dropout_p: float) -> Weighed:
@@ -161,7 +158,7 @@ class EdgeStates(nn.Module):
 
     def _inputs(self, query: Tensor, key: Tensor, listed: Listed) -> Inputs:
         """What :meth:`_read` reads, apart from the states, which come last among the edges."""
-        return Inputs([query], [], [(key, listed.col)], self.weights())
+        return Inputs([query], [], [(key, listed.col)], self._weights())
 
     def _width(self) -> int:
         """How many numbers per edge the largest tensors of a block have."""
@@ -169,7 +166,7 @@ class EdgeStates(nn.Module):
 
     def _read(self, part: Part) -> Terms:
         """The terms of a block."""
-        return self.terms(part.rows[0].index_select(0, part.at), part.gathered[0], part.edges[-1], part.weights)
+        return self._terms(part.rows[0].index_select(0, part.at), part.gathered[0], part.edges[-1], part.weights)
 
     def reset_parameters(self) -> None:
         """Initialize all parameters again."""
