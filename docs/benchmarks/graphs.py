@@ -142,7 +142,8 @@ def molecules() -> dict[str, Callable[[], Tensor]]:
     pairs = real[:, :, None] & real[:, None]
     square = torch.zeros(MOLECULES, most, most, VECTOR)
     square[pairs] = attr.detach()
-    wide.requires_grad_(), square.requires_grad_()
+    wide.requires_grad_()
+    square.requires_grad_()
 
     def padded() -> Tensor:
         rows, edges = dense(wide, square, real, torch.full((MOLECULES, most), 2.0))

@@ -78,12 +78,14 @@ def check_degree(degree: Any, states: EdgeStates | None, rows: int, edge: Tensor
         raise ValueError("degree must be left out without edge_update='grit', which alone reads it")
     if list(check.tensor("degree", degree).shape) != [rows]:
         raise ValueError(f"degree must have shape [{rows}], a number per target, got {list(degree.shape)}")
+    if degree.is_complex():
+        raise TypeError(f"degree must be integer or floating, got {degree.dtype}")
     check.same_device(edge_attr=edge, degree=degree)
     return degree
 
 
 def check_dtype(edge: Tensor, states: EdgeStates) -> Tensor:
-    """Return the vectors in the type of the parameters; raise if they have another, unless autocast may have made it."""
+    """Return the vectors in the type of the parameters; raise if they have another, which autocast did not make."""
     dtype = next(states.parameters()).dtype
     if edge.dtype is not dtype and check.autocast_dtype(edge.device.type) is None:
         raise TypeError(f"edge_attr must be {dtype}, as the parameters of the layer, got {edge.dtype}")

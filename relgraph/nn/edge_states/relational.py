@@ -68,7 +68,8 @@ class RelationalEdges(EdgeStates):
         size = heads * head_dim
         self.width = size if width is None else check.integer("width", width, minimum=1)
         inner = 2 * edge_dim if hidden is None else check.integer("hidden", hidden, minimum=1)
-        check.parameter_size(edge_dim=2 * (edge_dim + self.width), hidden=inner)
+        check.parameter_size(4, edge_dim=edge_dim, hidden=inner)
+        check.parameter_size(4, width=self.width, hidden=inner)
         self.to_query, self.to_key, self.to_value = (nn.Linear(edge_dim, size, bias=False, **place) for _ in range(3))
         self.linear1 = nn.Linear(2 * (edge_dim + self.width), inner, **place)
         self.linear2, self.linear3 = nn.Linear(inner, edge_dim, **place), nn.Linear(edge_dim, inner, **place)
