@@ -72,3 +72,16 @@ def test_equations_with_all_gradients(name, kind, numbers, graph, monkeypatch):
         found.append([out, new, *torch.autograd.grad(out.sin().sum() + new.cos().sum(), leaves)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+def test_weights_come_last_and_a_record_leaves_them_out(graph):
+    conv = layer("relational")
+    x, edge_index, edge_attr = graph
+    expected = conv(x, edge_index, edge_attr=edge_attr)
+    *found, (_, alpha) = conv(x, edge_index, edge_attr=edge_attr, return_attention_weights=True)
+    with rg.record_attention(conv, weights=True) as record:
+        recorded = conv(x, edge_index, edge_attr=edge_attr)
+    torch.testing.assert_close(tuple(found), expected)
+    torch.testing.assert_close(recorded, expected)
+    torch.testing.assert_close(record[""][0].weights, alpha)
+    assert alpha.shape == (E, H)
