@@ -29,7 +29,7 @@ Every cell knows its column and its value. The rows of the table differ in what 
 
 .. code-block:: sh
 
-    python examples/relational_tables.py            # five rows, three seeds, about a quarter of an hour on one CPU core
+    python examples/relational_tables.py            # five rows, three seeds, about six minutes on one CPU core
     python examples/relational_tables.py --quick    # two rows, one seed, half a minute
 
 The first command printed this table: percent right, three seeds, mean ± standard deviation (one thread of a busy AMD
@@ -37,9 +37,24 @@ EPYC, November 2026):
 
 .. code-block:: text
 
-    TABLE
+    row                                 right  seconds
+    no labels                    38.0 % ± 1.2       14
+    keys as vectors              37.9 % ± 1.7       13
+    keys as vectors, longer      48.1 % ± 2.4       37
+    relations                   100.0 % ± 0.0       14
+    relations, time             100.0 % ± 0.0       14
+    all visits                         52.2 %
 
-**The short mode** made the output below and all pictures except the first, which shows the long run.
+The last line is not a model but a rule: the most frequent skill in all visits of the contract, before and after. Both
+rows with labels name every need, 480 of 480 in each run, 46 to 58 points ahead of the longest trained row without
+labels (95 % interval over seeds). Labels for time gain nothing over the other relations here: a visit has a cell with
+its day, and the model learns to compare it with the day of signing. The rows with vectors had to learn which vectors
+are equal. They stay below the rule with this little training, and learn more with more: this says how fast a way of
+reading keys is learned, not what it can reach. No row was tuned but the last, whose rate and steps were chosen with one
+seed.
+
+**The short mode** made the output below and all pictures except the first, which shows the long run. It trains two rows
+on fewer contracts.
 
 The command writes ``results.json``, models and pictures to ``relational-tables-out/`` (``--quick``:
 ``relational-tables-out/quick/``). After Ctrl-C the same command continues.
@@ -84,7 +99,8 @@ def make_tables(contracts: int, seed: str) -> dict[str, pd.DataFrame]:
     signed, needs, visits = [], [], []
     for contract in range(contracts):
         day = rng.randrange(DAYS // 4, 3 * DAYS // 4)
-        before, after = rng.sample(SKILLS, 2)
+        after = SKILLS[contract % len(SKILLS)]
+        before = rng.choice([skill for skill in SKILLS if skill != after])
         signed.append(day)
         needs.append(after)
         for skill, days in ((before, range(day)), (after, range(day + 1, DAYS))):
@@ -93,7 +109,7 @@ def make_tables(contracts: int, seed: str) -> dict[str, pd.DataFrame]:
     held, day_of, skills = zip(*visits, strict=True)
     signed, day_of = (FIRST + pd.to_timedelta(days, "D") for days in (signed, day_of))
     owner = [contract // 3 for contract in range(contracts)]
-    cities = [rng.choice(CITIES) for _ in range(owner[-1] + 1)]
+    cities = [CITIES[customer % len(CITIES)] for customer in range(owner[-1] + 1)]  # all, so that codes agree
     return {
         "customers": pd.DataFrame({"customer": range(len(cities)), "city": cities}),
         "contracts": pd.DataFrame({"contract": range(contracts), "customer": owner, "signed": signed, "need": needs}),
@@ -265,7 +281,7 @@ class Size:
 
 
 FULL, QUICK = Size(500, 24, 250, 20), Size(250, 16, 100, 10)
-SECONDS_A_STEP = {FULL: 0.06, QUICK: 0.04}
+SECONDS_A_STEP = {FULL: 0.03, QUICK: 0.03}
 
 
 def losses(model: Reader, batches: Sequence[Batch], seed: int) -> Iterator[Tensor]:
@@ -388,7 +404,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not finished:
         return INTERRUPTED
     rule = without_times(tables)
-    print(f"the most frequent skill in all visits: {100 * rule:.1f} %")
+    print(f"all visits, their most frequent skill: {100 * rule:.1f} %")
     runs.save(rule={"right": rule})
     print(f"results: {runs.path}")
     if arguments.quick:

@@ -138,9 +138,7 @@ def test_kernels_give_what_plain_torch_gives(parallel):
 def test_what_kernels_over_edges_refuse():
     edges, t = inputs()
     few = {name: t[name].float() for name in ("query", "key", "value")}
-    with pytest.raises(
-        NotImplementedError, match="has dot products, Softcap, LeakyReLU and no edge_attr; use impl='edges'"
-    ):
+    with pytest.raises(NotImplementedError, match="has no edge_attr; use impl='edges'"):
         rg.edge_attention(**few, labels=edges, edge_attr=t["edge_attr"], edge_key=t["edge_key"], impl="triton")
     with pytest.raises(NotImplementedError, match="does not support need_weights here; use impl='edges'"):
         rg.edge_attention(**few, labels=edges, need_weights=True, impl="triton")

@@ -6,6 +6,7 @@
     python docs/benchmarks/attention.py function # labels by function against the same ids written out
     python docs/benchmarks/attention.py scores   # other scores and maps of values against the dot product
     python docs/benchmarks/attention.py pairs    # a learned bias for every pair, time and peak extra memory
+    python docs/benchmarks/attention.py rotary   # a layer with rotary positions against the same without
     python docs/benchmarks/attention.py positions # Transformer-XL's positions, a table with a row for each distance
 
 ``--impl`` names the implementations; ``None`` lets relgraph choose, which is the default for users.
@@ -221,6 +222,21 @@ def positions(arguments: argparse.Namespace) -> Rows:
     return found
 
 
+def rotary(arguments: argparse.Namespace) -> Rows:
+    """A layer of width 512 with rotary positions, against the same without; with labels by distance and with none."""
+    found: Rows = []
+    x = torch.randn(1, arguments.length, 512, requires_grad=True)
+    for labeler in (None, rg.ClippedDistance(CLIP)):
+        torch.manual_seed(0)
+        plain, turned = (
+            rg.RelationAttention(512, 8, labeler=labeler, rotary=rotary) for rotary in (None, rg.RotaryPositions(64))
+        )
+        made = {"without rotary": partial(plain, x), "rotary": partial(turned, x)}
+        work = f"n={arguments.length}, labels: {labeler}"
+        found += [{"work": work, **row} for row in report(rounds(made, arguments.rounds))]
+    return found
+
+
 def memory(arguments: argparse.Namespace) -> Rows:
     """Peak memory above the inputs, forward and backward: the median of five fresh processes."""
     rows: Rows = []
@@ -263,7 +279,7 @@ def peak(arguments: argparse.Namespace) -> None:
 
 MEASURES = {
     "table": table, "memory": memory, "decode": decode, "function": function, "scores": scores, "pairs": pairs,
-    "positions": positions,
+    "positions": positions, "rotary": rotary,
 }  # fmt: skip
 
 
@@ -273,7 +289,7 @@ def main(given: Sequence[str] | None = None) -> None:
     impls = [*IMPLEMENTATIONS, "None"]
     parser.add_argument("--impl", nargs="+", choices=impls, default=["None"], help="implementations; None picks one")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--length", type=int, default=2048, help="peak and scores: number of tokens")
+    parser.add_argument("--length", type=int, default=2048, help="peak, scores and rotary: number of tokens")
     parser.add_argument("--cache", type=int, default=4096, help="decode: tokens in the cache")
     parser.add_argument(
         "--kind",

@@ -216,7 +216,14 @@ def segments(size: int, dtype: str) -> Iterator[Configuration]:
     common = {"D": size, "BLOCK": block, "H": 8, "JOINT": False}
     blocks = {"BLOCKS": -(-size // block)}
     constants = {
-        "map_rows": {**common, **blocks, **precision, "TILE": labeled_keys.TILE, "maps_i": 1},
+        "map_rows": {
+            **common,
+            **blocks,
+            **precision,
+            "TILE": labeled_keys.TILE,
+            "STEP": labeled_keys.SLICE,
+            "maps_i": 1,
+        },
         "map_gradients": {**common, **blocks, **precision, "STEP": labeled_keys.STEP},
         "gate_gradients": {**common, "BLOCK": max(product_size(size), 16), "STEP": 16, "GROUP": 1},
         "sum_rows": {"BLOCK": min(product_size(size), 512), "STEP": 8},
@@ -230,6 +237,6 @@ def segments(size: int, dtype: str) -> Iterator[Configuration]:
             fn,
             *arguments(fn, dtype, given, (), ("key_ptr", "pair_ptr"), types),
             1 if few else 4,
-            2,
+            1 if name.startswith("map") else 3,
             loops=(),
         )

@@ -18,7 +18,7 @@ HEADER = "GALLERY_HEADER.rst"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("label_pictures", "quickstart"),
     "Code and language": ("variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
-    "Graphs": ("karate_club", "graph_classification", "kinship", "additive_scores"),
+    "Graphs and tables": ("karate_club", "graph_classification", "kinship", "additive_scores", "relational_tables"),
     "Sequences": ("translating_numbers",),
     "Hugging Face": ("patched_memory", "patched_tables"),
     "Bigger than one device": ("with_accelerate", "with_lightning"),

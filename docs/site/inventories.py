@@ -1,4 +1,4 @@
-"""The page addresses of torch, PyTorch Geometric, networkx, pandas and Python, for links without a network.
+"""The page addresses of torch, PyG, networkx, pandas, transformers and Python, for links without a network.
 
 ``inventories.txt`` lists every target that relgraph's docstrings and pages refer to, with the address of its page. A
 reference that is not in the list fails the build.

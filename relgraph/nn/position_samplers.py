@@ -28,8 +28,8 @@ class _Sampler(nn.Module, ABC):
             x: ``[B, N, E]`` or ``[N, E]``; only its shape and its device are read.
 
         Returns:
-            Integers ``[B, N]`` that rise along N; ``[N]`` without a batch or with ``per="batch"``. None in evaluation:
-            positions then count from 0 as without a sampler.
+            Integers ``[B, N]`` that rise along N; ``[N]`` without a batch or with ``per="batch"``. In evaluation None,
+            with which positions count from 0 as without a sampler.
 
         Raises:
             TypeError: not a Tensor.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 
 import pytest
 
@@ -19,6 +20,7 @@ SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200",
     (attention, "function", ("--impl",), 2),
     (attention, "scores", ("--impl", "--length"), 18),
     (attention, "pairs", ("--impl",), 2),
+    (attention, "rotary", ("--length",), 4),
     (graphs, "edges", ("--edges",), 2),
     (graphs, "vectors", ("--edges",), 2),
     (graphs, "scores", ("--edges",), 6),
@@ -35,6 +37,24 @@ def test_rows_are_printed_and_kept(module, what, names, ways, monkeypatch, capsy
     assert len(rows) == ways
     assert f"| {' | '.join(rows[0])} |" in capsys.readouterr().out
     assert all(cell for row in rows for cell in row.values())
+
+
+def test_cells_of_enough_rows_are_counted(tmp_path):
+    pd = pytest.importorskip("pandas")
+    cells = import_module("docs.benchmarks.cells")
+    days = pd.date_range("2000-01-01", periods=60).astype(str)
+    folder = tmp_path / "rel-f1" / "db"
+    folder.mkdir(parents=True)
+    for table, key in cells.PRIMARY.items():
+        frame = pd.DataFrame({key: range(60), "points": 1.0, "date": days})
+        if table == "results":
+            frame["driverId"] = 0
+        frame.to_csv(folder / f"{table}.csv.gz", index=False)
+    cells.main(["labels", "--data", str(tmp_path), "--rows", "3", "--cells", "20", "--json", str(tmp_path / "rows")])
+    rows = json.loads((tmp_path / "rows").read_text())["rows"]
+    assert [row["rows"] for row in rows] == [3, 3]
+    with pytest.raises(ValueError, match="--cells must be at most what samples hold, got 900"):
+        cells.main(["labels", "--data", str(tmp_path), "--cells", "900"])
 
 
 def test_small_calls_are_compared(capsys):

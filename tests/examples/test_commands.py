@@ -28,6 +28,12 @@ def schema_linking(example, patch, _):
     return ["--steps", "3"], list(example.QUICK_ROWS), ["results", "labels", "attention", "mass"]
 
 
+def relational_tables(example, patch, _):
+    patch.setattr(example, "QUICK", example.Size(9, 6, 2, 2))
+    patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
+    return ["--steps", "3"], list(example.QUICK_ROWS), ["results", "labels", "mass"]
+
+
 def dependency_trees(example, patch, _):
     pytest.importorskip("conllu")
     patch.setattr(example, "QUICK_SENTENCES", {"train": 12, "dev": 4, "test": 6})
@@ -78,7 +84,7 @@ def naming_functions(example, patch, folder):
 
 
 WITH_PYG = (graph_classification, additive_scores, kinship, karate_club)
-CASES = (schema_linking, dependency_trees, variable_misuse, *WITH_PYG, quickstart, naming_functions)
+CASES = (schema_linking, relational_tables, dependency_trees, variable_misuse, *WITH_PYG, quickstart, naming_functions)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.__name__)
@@ -86,6 +92,8 @@ def example(request, tmp_path_factory):
     """A small version of an example: its module, its command, its rows and its pictures."""
     if request.param in WITH_PYG:
         pytest.importorskip("torch_geometric")
+    if request.param is relational_tables:
+        pytest.importorskip("pandas")
     module = importlib.import_module(request.param.__name__)
     folder, threads = tmp_path_factory.mktemp("example"), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:

@@ -178,8 +178,12 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":
-        more = not named or not {"maps", "bases", "attr", "label_weights", *GATES}.isdisjoint(case.leaves)
-        return dtype == torch.float64 or sums_edges(case.labels) or case.need_weights or case.learns_mask or more
+        alone = stands_alone(case.labels)
+        named = named or (alone and case.score is not None and case.score.kind == "bilinear")
+        more = not named or not {"attr", "label_weights", *(() if alone else ("maps", "bases", *GATES))}.isdisjoint(
+            case.leaves
+        )
+        return dtype == torch.float64 or sums_edges(case.labels) or case.need_weights or more
     return False
 
 

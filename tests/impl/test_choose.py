@@ -131,10 +131,8 @@ def test_on_a_gpu_listed_pairs_go_to_the_fused_kernels_too(on_a_gpu):
 
 def test_on_a_gpu_what_the_fused_kernels_do_not_do_goes_on_down_the_table(on_a_gpu, no_kernels):
     large = call(**LARGE)
-    mask = torch.zeros(1, 1, 2048, 2048, requires_grad=True)
     assert choose(replace(large, need_weights=True), None) == "dense"
     assert choose(replace(large, score=rg.score.compatibility(torch.sin)), None) == "chunked"
-    assert choose(replace(large, mask=mask), None) == "chunked"
     assert choose(replace(large, query=large.query.double()), None) == "chunked"
     assert choose(replace(call(), query=call().query.double()), None) == "dense"
 

@@ -144,6 +144,82 @@ def test_gradient_of_one_output_alone(which):
     within_budget(*grads)
 
 
+@dataclass
+class ByLabel(Case):
+    """A call with gates, maps of values or bilinear scores, which are leaves too."""
+
+    learned: dict = field(default_factory=dict)
+
+    @property
+    def leaves(self):
+        return [*super().leaves, *self.learned.values()]
+
+    def given(self):
+        """The call with its options filled in."""
+        more = dict(self.learned)
+        if "coefficients" in more:
+            more["value_map"] = more.pop("coefficients"), more.pop("bases")
+        if "weight" in more:
+            more["score"] = rg.score.Bilinear(more.pop("weight"))
+        return replace(self, options={**self.options, **more})
+
+
+def by_label(case, names, per_head, size, value_size):
+    """The case with more that a label has, all of three labels."""
+    shapes = {
+        "key_gate": (3, size), "value_gate": (3, value_size), "value_map": (3, value_size, value_size),
+        "weight": (3, size, size), "coefficients": (3, 2),
+    }  # fmt: skip
+    lead = (case.inputs[0].shape[-3 if case.inputs[0].dim() == 4 else 1],) if per_head else ()
+    learned = {name: torch.randn(*lead, *shapes[name], dtype=F64) for name in names}
+    if "coefficients" in names:
+        learned["bases"] = torch.randn(2, value_size, value_size, dtype=F64)
+    return learned
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "options"),
+    [
+        ("edges only", ("value_map",), {"kinds": "kv", "mass": True}),
+        ("edges only", ("weight", "value_map"), {"per_head": True, "heads": 4}),
+        ("edges only", ("key_gate", "value_gate"), {"per_head": True}),
+        ("edges only batch", ("weight", "coefficients"), {"kinds": "kqb", "mass": True, "kv_heads": 2}),
+        ("edges only batch", ("key_gate", "value_map"), {"per_head": True, "kinds": "vq", "drops": True}),
+        ("edges only batch", ("key_gate", "value_gate"), {"kinds": "kvqb", "kv_heads": 2, "drops": True}),
+        ("edges only parallel", ("weight", "value_gate"), {"kinds": "q", "drops": True}),
+        ("edges only packed", ("key_gate", "coefficients"), {"per_head": True, "dtype": torch.bfloat16}),
+        ("edges only packed", ("weight", "value_gate"), {"dtype": torch.float16, "size": 17}),
+        ("edges only", ("weight", "value_map"), {"size": 70, "value_size": 5, "batch": 1}),
+    ],
+)  # fmt: skip
+def test_maps_and_gates(kind, names, options):
+    """Values and every gradient, with tables and masks among the rest; heads that share a key head, and rows of tiles."""
+    options = {"heads": 2, "kv_heads": 1, "size": 3, "value_size": 4, "kinds": "", "batch": 2, **options}
+    dtype, per_head, mass, drops = (options.pop(k, v) for k, v in (
+        ("dtype", torch.float32), ("per_head", False), ("mass", False), ("drops", False),
+    ))  # fmt: skip
+    labels = KINDS[kind](4)
+    keep = None
+    if drops:
+        keep = (torch.rand(labels.batch_size if labels.batch_size > 1 else 2, options["heads"], 4, 4) > 0.25).to(F64)
+        options |= {"dropout_p": 0.25, "is_causal": True}
+    low_precision = None if keep is None else keep.float()
+    exact, low = twins(labels, dtype, **options)
+    learned = by_label(exact, names, per_head, options["size"], options["value_size"])
+    cases = []
+    for case, of in ((exact, F64), (low, dtype)):
+        rounded = {name: x.to(dtype).to(of).requires_grad_() for name, x in learned.items()}
+        cases.append(ByLabel(case.labels, case.inputs, case.tables, case.options, rounded))
+    exact, low = cases
+    truth = answer(exact, "reference", keep=keep, mass=mass)
+    theirs = answer(low, "edges", keep=low_precision, mass=mass)
+    case = moved(low, DEVICE)
+    given = {name: x.detach().to(DEVICE).requires_grad_() for name, x in low.learned.items()}
+    case = ByLabel(case.labels, case.inputs, case.tables, case.options, given)
+    ours = answer(case, "triton", keep=None if keep is None else low_precision.to(DEVICE), mass=mass)
+    within_budget(ours, theirs, truth, dtype)
+
+
 def test_repeats_bit_for_bit():
     case = moved(
         make(KINDS["edges only parallel"](3), dtype=torch.float32, batch=1, heads=1, kv_heads=1, dropout_p=0.2), DEVICE

@@ -41,7 +41,7 @@ def attend_listed(call: Call) -> Answer:
     return Answer(output, lse * LN_2, (mass,) if call.need_mass else None)
 
 
-def _maps(call: Call) -> dict[str, Tensor | None]:
+def _maps(call: Call) -> dict[str, Any]:
     """Gates and maps by their names in the problem."""
     maps, gates, score = call.value_map, call.gates, call.score
     return {
@@ -277,9 +277,9 @@ def _pairs(problem: Problem, csr: Csr, with_maps: bool) -> KernelPairs:
     pattern = Pattern.of(csr.row_ptr, csr.row, col, columns)
     row_by_key = pattern.row_by_col % max(plan.q_len, 1)
     made = (csr.row_ptr, csr.col, csr.ids, pattern.col_ptr, row_by_key, csr.ids[pattern.by_col], pattern.by_col)
-    pairs = [x.to(torch.int32).contiguous() for x in made]
-    again = [None, None]
+    pairs: list[Any] = [x.to(torch.int32).contiguous() for x in made]
+    again: list[Any] = [None, None]
     if csr.parallel:
         of_pairs = earlier_twins(csr.row, csr.col)
         again = [of_pairs, of_pairs[pattern.by_col].contiguous()]
-    return KernelPairs(*pairs, *again, labeled)
+    return KernelPairs(*pairs, *again, labeled=labeled)

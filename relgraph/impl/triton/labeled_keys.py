@@ -19,10 +19,10 @@ from relgraph.impl.triton.limits import is_recording, uses_tf32
 from relgraph.impl.triton.tiling import product_size
 from relgraph.plan import Csr, LabelPlan, listed_pairs
 
-TILE = 64
-"""Rows of a tile that a map multiplies."""
+TILE, SLICE = 32, 16
+"""Rows of a tile that a map multiplies, and their numbers that are multiplied at once: larger ones spill registers."""
 
-STEP = 32
+STEP = 16
 """Rows of a step in the gradient of a map."""
 
 ROWS_A_SUM, PAIRS_A_SUM = 512, 256
@@ -94,7 +94,7 @@ class LabeledKeys(NamedTuple):
         begin = torch.searchsorted(label, torch.arange(num_labels + 2, device=label.device))
         sorted_key, by_key = key.sort(stable=True)
         key_begin = torch.searchsorted(sorted_key, torch.arange(keys + 1, device=key.device))
-        made = (x.to(torch.int32) for x in (key, of_pair, by_key, key_begin))
+        made: list[Any] = [x.to(torch.int32) for x in (key, of_pair, by_key, key_begin)]
         return cls(*made, *(Tiles.of(begin, key.shape[0], size) for size in (TILE, ROWS_A_SUM)))
 
 
@@ -118,8 +118,8 @@ class PairsByLabel(NamedTuple):
         labels, (batch, _, key) = plan.num_labels[0], listed_pairs(plan, csr)
         label, order = csr.ids.long().masked_fill(csr.ids < 0, labels).sort(stable=True)
         begin = torch.searchsorted(label, torch.arange(labels + 2, device=label.device))
-        made = (x.to(torch.int32) for x in (order, csr.row[order], (key + batch * plan.k_len)[order]))
-        return cls(*made, Tiles.of(begin, order.shape[0], PAIRS_A_SUM))
+        made: list[Any] = [x.to(torch.int32) for x in (order, csr.row[order], (key + batch * plan.k_len)[order])]
+        return cls(*made, sums=Tiles.of(begin, order.shape[0], PAIRS_A_SUM))
 
 
 class Mapped:
@@ -171,8 +171,9 @@ class Mapped:
                 maps_h=maps.stride(0) if maps.dim() == 4 else 0,
                 maps_o=1 if turned else size, maps_i=size if turned else 1,
                 LANES=self.lanes, LENGTH=max(out.shape[2] if turned else x.shape[2], 1), ROWS_OUT=out.shape[2],
-                R=maps.shape[-3], D=size, BLOCK=block, BLOCKS=blocks, TILE=TILE, H=self.heads, JOINT=self.joint,
-                PRECISION=self._precision(), num_warps=4, enable_fp_fusion=True,
+                R=maps.shape[-3], D=size, BLOCK=block, BLOCKS=blocks, STEP=SLICE, TILE=TILE,
+                H=self.heads, JOINT=self.joint, PRECISION=self._precision(), num_warps=4, num_stages=1,
+                enable_fp_fusion=True,
             )  # fmt: skip
         return out
 
@@ -190,7 +191,7 @@ class Mapped:
                 d_ptr=grad, x_ptr=x, number_ptr=labeled.key, start_ptr=tiles.start, end_ptr=tiles.end, out_ptr=sums,
                 **_strides("x", x), LANES=self.lanes, LENGTH=x.shape[2], ROWS_IN=grad.shape[2], TILES=count,
                 D=size, BLOCK=block, BLOCKS=blocks, STEP=STEP, H=self.heads, JOINT=self.joint,
-                PRECISION=self._precision(), num_warps=4, enable_fp_fusion=True,
+                PRECISION=self._precision(), num_warps=4, num_stages=1, enable_fp_fusion=True,
             )  # fmt: skip
         return _of_labels(sums, tiles, maps, 3)
 

@@ -30,8 +30,8 @@ def _of_lane(lane, number, length, batch_step, head_step, row_step, H: tl.conste
 @triton.jit
 def map_rows_kernel(
     x_ptr, maps_ptr, number_ptr, label_ptr, start_ptr, end_ptr, out_ptr, x_b, x_h, x_n, maps_h, maps_o, maps_i,
-    LANES, LENGTH, ROWS_OUT, R, D: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, TILE: tl.constexpr,
-    H: tl.constexpr, JOINT: tl.constexpr, PRECISION: tl.constexpr,
+    LANES, LENGTH, ROWS_OUT, R, D: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, STEP: tl.constexpr,
+    TILE: tl.constexpr, H: tl.constexpr, JOINT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile in one lane, BLOCK numbers of its rows: W[l]·x_s. A row without a label, l = R, stays as it is."""
     program = tl.program_id(0)
@@ -49,9 +49,9 @@ def map_rows_kernel(
     size, diagonal = tl.where(label < R, D, 0), tl.where(label < R, 0.0, 1.0)
     o = block * BLOCK + tl.arange(0, BLOCK)
     out = tl.zeros((TILE, BLOCK), tl.float32)
-    for start in range(0, BLOCK * BLOCKS, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        # load rows [TILE, BLOCK] and the map, transposed [BLOCK, BLOCK]
+    for start in range(0, D, STEP):
+        i = start + tl.arange(0, STEP)
+        # load rows [TILE, STEP] and the map, transposed [STEP, BLOCK]
         x = tl.load(x_ptr + at[:, None] + i[None, :], mask=live[:, None] & (i < D)[None, :], other=0.0)
         inside = (i < size)[:, None] & (o < D)[None, :]
         w = tl.load(maps_ptr + i[:, None] * maps_i + o[None, :] * maps_o, mask=inside, other=0.0).to(tl.float32)
