@@ -153,6 +153,8 @@ def _checked(module: nn.Module, mesh: DeviceMesh) -> RelationAttention:
         inner = [name for name, part in module.named_modules() if isinstance(part, RelationAttention)]
         hint = f": name {' and '.join(map(repr, inner))} in the plan" if inner else ""
         raise TypeError(f"HeadParallel splits a RelationAttention, got {type(module).__name__}{hint}")
+    if module.edge_states is not None:
+        raise NotImplementedError("edge_update must be left out: states of edges are not split by heads")
     if mesh.ndim != 1:
         raise ValueError(f"mesh must have one axis, such as mesh['tp'], got {mesh.ndim}")
     for name in ("num_heads", "num_kv_heads"):

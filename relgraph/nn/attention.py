@@ -21,6 +21,17 @@ from relgraph.labels.memory import Memory
 from relgraph.nn import steps
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.edge_maps import EdgeMaps, beside_turned, check_edge_attr, make_edge_maps
+from relgraph.nn.edge_states import (
+    EdgeStates,
+    Listed,
+    Pending,
+    check_call,
+    check_degree,
+    check_dtype,
+    check_edge_update,
+    check_fits,
+    check_listed,
+)
 from relgraph.nn.gates import LabelGates, make_gates
 from relgraph.nn.inputs import Inputs, Names, check_inputs
 from relgraph.nn.made_labels import check_labeler, labels_at, labels_between
@@ -96,6 +107,9 @@ class RelationAttention(Projections):
         edge_dim: F, the width of ``edge_attr``, or None. Listed pairs then also have U_k x_ij in their keys and U_v
             x_ij in their values, with two learned maps ``[H · D, F]``. With ``rotary``, the features meet the query
             before its turn.
+        edge_update: whether each call also returns the next vector of every edge, as in
+            :class:`~relgraph.pyg.RelationConv`. Labels then list all pairs that attend, and only those; they have no
+            ids.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: device of the parameters.
         dtype: floating type of the parameters.
@@ -137,6 +151,8 @@ class RelationAttention(Projections):
     gates: LabelGates | None
     rotary: RotaryPositions | None
     edge_maps: EdgeMaps | None
+    edge_states: EdgeStates | None
+    _states_later = False  # whether a layer around it makes the next states, which may read its new nodes
 
     def __init__(
         self,
@@ -162,6 +178,7 @@ class RelationAttention(Projections):
         value_gate: bool = False,
         rotary: RotaryPositions | None = None,
         edge_dim: int | None = None,
+        edge_update: bool | str | EdgeStates = False,
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -199,7 +216,12 @@ class RelationAttention(Projections):
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
         self.rotary = check_rotary(rotary, self.head_dim, self.score, self.tables)
         self.gates = make_gates(key_gate, value_gate, labels, self.head_dim, self.num_heads, self, factory)
-        self.edge_maps = make_edge_maps(edge_dim, self, factory)
+        self.edge_states = check_edge_update(edge_update, edge_dim, num_heads, self.head_dim, embed_dim, factory)
+        self.edge_maps = make_edge_maps(edge_dim if self.edge_states is None else None, self, factory)
+        if self.edge_states is not None:
+            others = {"scale": scale, "score": score, "content_bias": content_bias, "position_bias": position_bias}
+            others |= {"sink": sink, "value_map": value_map, "key_gate": key_gate, "value_gate": value_gate}
+            check_fits(self, others | {"rotary": rotary, "impl": impl})
 
     @classmethod
     def from_plain(
@@ -241,7 +263,7 @@ class RelationAttention(Projections):
             if x is not None:
                 nn.init.zeros_(x)
         own = None if self.tables is None or self.tables.shared else self.tables
-        for part in (own, self.score, self.value_map, self.gates, self.edge_maps):
+        for part in (own, self.score, self.value_map, self.gates, self.edge_maps, self.edge_states):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
@@ -265,6 +287,7 @@ class RelationAttention(Projections):
         row_scores: Table = None,
         edge_attr: Tensor | None = None,
         positions: Tensor | None = None,
+        degree: Tensor | None = None,
     ) -> Tensor | tuple[Any, ...]:
         """Attend from ``query`` to ``key``, or to ``query`` itself if there is no ``key``.
 
@@ -305,12 +328,15 @@ class RelationAttention(Projections):
             positions: ``[N_q]`` or ``[B, N_q]``, integers: the position of each row of a self-attention, by which the
                 labeler makes the labels (if it labels distances, and there are no ``labels``) and by which ``rotary``
                 turns; by default they count from 0. :class:`~relgraph.nn.RandomPositions` draws them.
+            degree: the degree of each query, ``[N_q]``, packed or with a batch of all rows end to end, for
+                ``edge_update="grit"``; by default the number of its listed edges.
 
         Returns:
             z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``, ``(z,
             mass)`` with ``need_label_mass``, ``(z, weights, mass)`` with both. Weights ``[B, H, N_q, N_k]`` and mass
             ``[B, H, N_q, R]`` (for a sum a tuple) are those before dropout; without B if ``query`` has none; packed
-            weights are ``[H, T, T_k]`` and mass ``[H, T, R]``.
+            weights are ``[H, T, T_k]`` and mass ``[H, T, R]``. A layer with ``edge_update`` gives ``(z, edge_attr)``,
+            with the next vectors ``[E, F]``, or ``(z, edge_attr, weights)``, with weights ``[E, H]``.
 
         Raises:
             TypeError: an argument of the wrong kind, such as a cache that is not a KVCache, or an input that the
@@ -330,6 +356,14 @@ class RelationAttention(Projections):
             >>> weights[0, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
+        if self.edge_states is not None:
+            refused = {"key": key, "value": value, "key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+            refused |= {"is_causal": is_causal, "q_offset": q_offset, "need_label_mass": need_label_mass}
+            refused |= {"cache": cache, "average_attn_weights": average_attn_weights, "positions": positions}
+            check_call(refused)
+            return self._with_states(query, labels, edge_attr, need_weights, degree, bank_features, row_scores)
+        if degree is not None:
+            check_degree(degree, None, 0)
         inputs, (z, aux) = self._ask(
             attend, cache, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
             attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
@@ -373,11 +407,34 @@ class RelationAttention(Projections):
             >>> layer.which_impl(torch.randn(2, 7, 16), need_weights=True).reason
             'attention weights are asked for'
         """
+        if self.edge_states is not None:
+            raise NotImplementedError("which_impl has no answer for a layer with edge_update, which takes no impl")
         return self._ask(
             choice_of, None, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
             attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
             bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
         )[1]  # fmt: skip
+
+    def _with_states(
+        self, query: Tensor, labels: Any, edge_attr: Any, need_weights: bool, degree: Tensor | None,
+        bank_features: Any, row_scores: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """The output, the next states of the edges, and the weights if needed."""
+        inputs, _ = self._checked(
+            labels, query, None, None, None, None, None, need_weights, False, None, bank_features, row_scores, edge_attr
+        )
+        labels = check_listed(inputs.labels, 1 if inputs.packed or inputs.unbatched else query.shape[0], "labels")
+        listed, states = Listed.of(labels), self.edge_states
+        assert states is not None
+        degree = check_degree(degree, states, listed.queries, edge_attr)
+        q, k, v = (x if inputs.packed else x.transpose(1, 2).flatten(0, 1) for x in self._project(inputs, None)[:3])
+        edge = listed.sort(check_dtype(edge_attr, states))
+        rate = self.dropout if self.training else 0.0
+        found = states._attend(q, k, v, edge, listed, dropout_p=rate, degree=degree)
+        out = self.out_proj(found.nodes.flatten(1)).view(query.shape)
+        pending = Pending(states, edge, found.states, listed)
+        rest = (listed.unsort(found.weights).to(out.dtype),) if need_weights else ()
+        return out, pending if self._states_later else pending.finish(out), *rest
 
     def _ask(
         self, function: Callable[..., Any], cache: Any, is_causal: Any, labels: Any, **given: Any
@@ -444,8 +501,9 @@ class RelationAttention(Projections):
         rows = None
         if row_scores is not None:
             rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs, self._names)
-        if edge_attr is not None or self.edge_maps is not None:
-            check_edge_attr(edge_attr, self.edge_maps, labels, query, cache, self._names)
+        maps = self.edge_states if self.edge_maps is None else self.edge_maps
+        if edge_attr is not None or maps is not None:
+            check_edge_attr(edge_attr, maps, labels, query, cache, self._names)
         # before the cache takes the keys
         if average_attn_weights is not False:
             check.boolean("average_attn_weights", average_attn_weights)

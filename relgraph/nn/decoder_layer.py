@@ -92,6 +92,9 @@ class RelationDecoderLayer(Layer):
         sizes = (d_model, nhead)
         self.self_attn = make_attention("self_attention", self_attention, sizes, own, others, _NAMES)
         self.multihead_attn = make_attention("cross_attention", cross_attention, sizes, {}, others, _MEMORY_NAMES)
+        for name, one in (("self_attention", self.self_attn), ("cross_attention", self.multihead_attn)):
+            if one.edge_states is not None:
+                raise NotImplementedError(f"{name} must have no edge_update, which is for encoder layers")
         self._make_steps(3, (d_model, dim_feedforward), dropout, activation, layer_norm_eps, bias, factory)
 
     @restores_cache_on_error

@@ -56,9 +56,7 @@ def make_edge_maps(edge_dim: Any, layer: Any, factory: dict[str, Any]) -> EdgeMa
     return EdgeMaps(layer.num_heads, layer.head_dim, edge_dim, factory)
 
 
-def check_edge_attr(
-    given: Any, maps: EdgeMaps | None, labels: Any, query: Tensor, cache: KVCache | None, names: Names
-) -> None:
+def check_edge_attr(given: Any, maps: Any, labels: Any, query: Tensor, cache: KVCache | None, names: Names) -> None:
     """Raise unless the features fit the maps of a layer and the edges of its labels; errors use ``names``."""
     name = names.edge_attr
     if maps is None:

@@ -14,6 +14,7 @@ from relgraph.call import LabelsLike, Table
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, restores_cache_on_error
+from relgraph.nn.edge_states import Pending
 from relgraph.nn.inputs import Names
 from relgraph.nn.layer_parts import Activation, Layer, check_input, check_place, check_sizes, make_attention, residual
 from relgraph.nn.tables import NumLabels, RelationTables
@@ -103,6 +104,7 @@ class RelationEncoderLayer(Layer):
         own = {"labeler": labeler, "num_labels": num_labels, "tables": tables, "impl": impl}
         others = {"dropout": dropout, "bias": bias, **factory}
         self.self_attn = make_attention("attention", attention, (d_model, nhead), own, others, _NAMES)
+        self.self_attn._states_later = True
         self._make_steps(2, (d_model, dim_feedforward), dropout, activation, layer_norm_eps, bias, factory)
 
     @restores_cache_on_error
@@ -119,7 +121,8 @@ class RelationEncoderLayer(Layer):
         row_scores: Table = None,
         edge_attr: Tensor | None = None,
         positions: Tensor | None = None,
-    ) -> Tensor:
+        degree: Tensor | None = None,
+    ) -> Tensor | Any:
         """Attend, then feed forward.
 
         As in :class:`~torch.nn.TransformerEncoderLayer`, True in a mask blocks, and floats are added to the scores.
@@ -134,9 +137,11 @@ class RelationEncoderLayer(Layer):
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
             edge_attr: ``[E, F]``, a vector for each edge of the labels, for an attention with ``edge_dim``.
             positions: ``[N]`` or ``[B, N]``, the position of each row.
+            degree: ``[N]``, the degree of each row, as in :meth:`~relgraph.RelationAttention.forward`.
 
         Returns:
-            The shape of ``src``, ``[B, N, E]``.
+            The shape of ``src``, ``[B, N, E]``; with an attention that has ``edge_update`` a pair of this and the next
+            vectors of the edges, ``[E, F]``.
 
         Raises:
             TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler, or a tensor for one
@@ -157,15 +162,21 @@ class RelationEncoderLayer(Layer):
         check.boolean("is_causal", is_causal)
         check_input("src", src, self)
 
+        pending: list[Pending] = []
+
         def attend_self(x: Tensor) -> Tensor:
-            z = self.self_attn(
+            z: Any = self.self_attn(
                 x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
                 cache=cache, bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
-                positions=positions,
+                positions=positions, degree=degree,
             )  # fmt: skip
+            if self.self_attn.edge_states is not None:
+                z, states = z
+                pending.append(states)
             return self.dropout1(z)
 
         def feed_forward(x: Tensor) -> Tensor:
             return self.dropout2(self._feed_forward(x))
 
-        return residual(src, self.norm_first, (self.norm1, attend_self), (self.norm2, feed_forward))
+        src = residual(src, self.norm_first, (self.norm1, attend_self), (self.norm2, feed_forward))
+        return (src, pending[0].finish(src)) if pending else src

@@ -199,14 +199,16 @@ def _request(layer: RelationAttention, given: Arguments, wanted: Wanted) -> Argu
     return args, kwargs | more
 
 
-def _split(_: RelationAttention, given: Arguments, used: Arguments, out: Any) -> tuple[Any, AttentionAux]:
-    z, *extra = out if isinstance(out, tuple) else (out,)
+def _split(layer: RelationAttention, given: Arguments, used: Arguments, out: Any) -> tuple[Any, AttentionAux]:
+    results = out if isinstance(out, tuple) else (out,)
+    first = 1 if layer.edge_states is None else 2  # then the states of edges come second
+    always, extra = results[:first], results[first:]
     found = dict(zip((name for name in _FLAGS if used[1].get(name)), extra, strict=True))
     aux = AttentionAux(found.get("need_weights"), found.get("need_label_mass"))
     if given[1].get(_AVERAGE) and not used[1][_AVERAGE]:
         found["need_weights"] = found["need_weights"].mean(-3)
     asked = [value for name, value in found.items() if given[1].get(name)]
-    return (z, *asked) if asked else z, aux
+    return (*always, *asked) if asked or first > 1 else always[0], aux
 
 
 RECORDERS[RelationAttention] = Recorder(_request, _split)

@@ -166,7 +166,8 @@ class RelationEncoder(_Stack):
         bank_features: Any = None,
         edge_attr: Tensor | None = None,
         positions: Tensor | None = None,
-    ) -> Tensor:
+        degree: Tensor | None = None,
+    ) -> Tensor | Any:
         """Apply all layers, then the norm.
 
         Args:
@@ -176,7 +177,8 @@ class RelationEncoder(_Stack):
             positions: ``[N]`` or ``[B, N]``, the position of each row, in all layers.
 
         Returns:
-            The shape of ``src``, ``[B, N, E]``.
+            The shape of ``src``, ``[B, N, E]``; with attentions that have ``edge_update`` a pair of this and the
+            vectors of the edges after the last layer, ``[E, F]``: every layer reads those of the layer before.
 
         Raises:
             TypeError: an argument of the wrong kind, such as a cache that is not a StackCache.
@@ -191,17 +193,20 @@ class RelationEncoder(_Stack):
         """
         caches = check_cache(cache, self.num_layers, KVCache)
         attention = self.layers[0].self_attn
+        carries = attention.edge_states is not None
         if positions is None:
             labels = make_labels(attention.labeler, labels, "src", src, cache, attention._names.labels)
         else:
             labels = labels_at(attention, labels, positions, src, cache=cache)
             positions = None if attention.rotary is None else positions  # the labels are made
         for layer, own in zip(self.layers, caches, strict=True):
-            src = layer(
+            found = layer(
                 src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features,
-                edge_attr=edge_attr, positions=positions,
+                edge_attr=edge_attr, positions=positions, degree=degree,
             )  # fmt: skip
-        return src if self.norm is None else self.norm(src)
+            src, edge_attr = found if carries else (found, edge_attr)
+        src = src if self.norm is None else self.norm(src)
+        return (src, edge_attr) if carries else src
 
 
 class RelationDecoder(_Stack):

@@ -134,6 +134,7 @@ class RelationTransformer(nn.Module):
             self.encoder = RelationEncoder(layer, num_encoder_layers, nn.LayerNorm(d_model, **place), fresh=False)
         else:
             self.encoder = _check_stack("custom_encoder", custom_encoder, RelationEncoder, d_model, nhead)
+            _check_no_states(custom_encoder)
         if custom_decoder is None:
             towards_memory = RelationAttention(d_model, nhead, dropout, labeler=memory_labeler, **place)
             mine = labeler if target_labeler is None else target_labeler
@@ -510,6 +511,12 @@ def _check_stack(name: str, stack: Any, kind: type[_Either], d_model: int, nhead
             f"got {attention.embed_dim} and {attention.num_heads}"
         )
     return stack
+
+
+def _check_no_states(encoder: Any) -> None:
+    """Raise NotImplementedError if an encoder returns states of edges, which a decoder does not read."""
+    if encoder.layers[0].self_attn.edge_states is not None:
+        raise NotImplementedError("custom_encoder must have attentions without edge_update, whose states nobody reads")
 
 
 def _check_no_edge_dim(decoder: Any) -> None:

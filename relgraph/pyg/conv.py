@@ -20,7 +20,9 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.arguments.hints import in_place_of_tensor
 from relgraph.labels import EdgeLabels
+from relgraph.nn.edge_states import EdgeStates, Listed, check_degree, check_dtype, check_edge_update
 from relgraph.nn.tables import RelationTables
+from relgraph.pyg import edge_states
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 from relgraph.pyg.convert_relational import of_rgat_conv, of_rgcn_conv
 from relgraph.pyg.data import parts_of
@@ -111,6 +113,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_blocks: the number of blocks, if full maps are block-diagonal.
         normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation,
             which torch does not differentiate twice.
+        edge_update: whether the layer also returns the next vector of every edge: False, True or ``"relational"`` for
+            :class:`~relgraph.nn.RelationalEdges`, ``"egt"`` for :class:`~relgraph.nn.EGTEdges`, ``"grit"`` for
+            :class:`~relgraph.nn.GRITEdges`, or one of these modules. Its formulas take the place of s, α and z above.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
 
@@ -120,7 +125,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
             other sizes; maps without ``num_relations``; query tables with an ``Additive``; ``out_bias`` with
             ``root_weight``; full maps without ``in_channels``, or tied to a projection without them.
         NotImplementedError: ``decomposed_layers`` other than 1, which would slice the heads' vectors; tables, scores or
-            edge features that full maps of queries, a ``LinearScore`` or ``normalize="relation"`` cannot take.
+            edge features that full maps of queries, a ``LinearScore`` or ``normalize="relation"`` cannot take;
+            relations, scores, maps or self-loops with ``edge_update``.
 
     Example:
         >>> conv = rg.pyg.RelationConv(16, 8, heads=4, num_relations=3)
@@ -163,6 +169,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_bases: int | None = None,
         num_blocks: int | None = None,
         normalize: str = "softmax",
+        edge_update: bool | str | EdgeStates = False,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
@@ -185,6 +192,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
         self._check_projections(in_channels=max(sources, targets), edge_dim=edge_dim or 1)
         self.normalize = check.choice("normalize", normalize, ("softmax", "relation"))
         self.full_maps = which_full({"key": key_map, "value": value_map, "query": query_map}, self.tie_projections)
+        width = self.heads * self.out_channels if concat else self.out_channels
+        self.edge_states = check_edge_update(edge_update, self.edge_dim, self.heads, self.out_channels, width)
         self._make_projections(sources, targets, check.boolean("bias", bias), out_bias)
         self.linear_score = score if isinstance(score, LinearScore) else None
         self._set_attention(
@@ -197,7 +206,11 @@ class RelationConv(ProjectedLayer, MessagePassing):
         check_scores(self)
         if self.normalize == "relation":
             check_means(self)
-        self._alpha = None
+        if self.edge_states is not None:
+            others = {"num_relations": self.num_relations, "score": score, "value_map": value_map, "impl": impl}
+            others |= {"key_gate": key_gate, "value_gate": value_gate, "key_map": key_map, "query_map": query_map}
+            edge_states.check_options(self, others | {"add_self_loops": add_self_loops})
+        self._alpha: Any = None
 
     @classmethod
     def from_rgat_conv(cls, conv: RGATConv, **kwargs: Any) -> Self:
@@ -266,7 +279,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
         self.lin_key = None if "key" in left_out else Linear(sources, width, bias=bias)
         self.lin_value = None if "value" in left_out else Linear(sources, width, bias=bias)
         self.lin_query = None if "query" in left_out else Linear(targets, width, bias=bias)
-        to_key, to_value = (self.edge_dim is not None and term in self.edge_terms for term in ("key", "value"))
+        enters = self.edge_dim is not None and self.edge_states is None
+        to_key, to_value = (enters and term in self.edge_terms for term in ("key", "value"))
         one_for_both = to_key and "edge" in self.tie_projections
         self.lin_edge = Linear(edges, width, bias=False) if to_key else None
         self.lin_edge_value = Linear(edges, width, bias=False) if to_value and not one_for_both else None
@@ -302,7 +316,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
         edge_type: OptTensor = None,
         edge_attr: OptTensor = None,
         return_attention_weights: bool | None = None,
-    ) -> Tensor | tuple[Tensor, Any]:
+        *,
+        degree: OptTensor = None,
+    ) -> Tensor | tuple[Any, ...]:
         """Let the nodes attend over their incoming edges.
 
         Args:
@@ -321,11 +337,14 @@ class RelationConv(ProjectedLayer, MessagePassing):
             edge_attr: ``[E, F]``, floating; required by a layer with ``edge_dim``, unless ``edge_index`` holds it.
             return_attention_weights: None returns only the nodes; both True and False also return the weights, as in
                 PyG's layers.
+            degree: ``[N_dst]``, the degree of each target for ``edge_update="grit"``; by default the number of its
+                edges.
 
         Returns:
-            The nodes ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``; with weights ``(nodes, (edge_index,
-            alpha))``, ``alpha`` ``[E, H]`` before dropout, in the order of the input's edges (for a ``SparseTensor``
-            ``(nodes, adjacency)`` with alpha as its values). With ``add_self_loops`` these edges include the loops.
+            The nodes ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``; a layer with ``edge_update`` gives
+            ``(nodes, edge_attr)``, with the next vectors ``[E, F]``. With weights, ``(edge_index, alpha)`` comes last,
+            with ``alpha`` ``[E, H]`` before dropout (for a ``SparseTensor`` an adjacency with alpha as its values).
+            Vectors and weights have the order of the input's edges; with ``add_self_loops`` these include the loops.
 
         Raises:
             TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, labels of all
@@ -347,6 +366,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
         x_src, x_dst, edge_index, edges = self._read(x, edge_index, edge_type, edge_attr)
+        degree = check_degree(degree, self.edge_states, x_dst.shape[0], edges.attr)
+        if self.edge_states is not None:
+            return self._with_states(x_src, x_dst, edge_index, edges, wanted, degree)
         if self.normalize == "relation":
             if self._is_followed():
                 raise NotImplementedError(
@@ -392,6 +414,10 @@ class RelationConv(ProjectedLayer, MessagePassing):
             TypeError: a function given as ``score`` that gives no tensor.
             ValueError: one that gives another shape or dtype, or a result without a gradient.
         """
+        if self.edge_states is not None:
+            assert edge_attr is not None
+            terms = self.edge_states._terms(query_i, key_j, edge_attr, self.edge_states._weights())
+            return edge_states.message(self, terms, value_j, index, ptr, size_i)
         to_key, to_value = self._edge_projections()
         edge_key, edge_value = (
             0.0 if edge_attr is None or lin is None else lin(edge_attr).view(-1, self.heads, self.out_channels)
@@ -453,6 +479,20 @@ class RelationConv(ProjectedLayer, MessagePassing):
         )  # fmt: skip
         alpha, self._alpha = self._alpha, None
         return out, alpha
+
+    def _with_states(
+        self, x_src: Tensor, x_dst: Tensor, edge_index: Any, edges: Edges, wanted: bool, degree: OptTensor
+    ) -> tuple[Any, ...]:
+        """The nodes, the next states of the edges, and the weights if wanted."""
+        assert self.edge_states is not None and edges.attr is not None
+        listed = Listed.of(edges.known or edges.labels())
+        edge = listed.sort(check_dtype(edges.attr, self.edge_states))
+        found = edge_states.attend(self, self._project(x_src, x_dst), edge, edges, listed, degree)
+        out = self._with_root(found.nodes.flatten(1) if self.concat else found.nodes.mean(1), x_dst)
+        new = listed.unsort(self.edge_states._update(edge, found.states, out, listed))
+        if not wanted:
+            return out, new
+        return out, new, with_values(edge_index, edges, listed.unsort(found.weights).to(out.dtype))
 
     def _project(self, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, ``[N, H, C]``; those that share a projection are computed together."""

@@ -28,10 +28,11 @@ def _request(layer: nn.Module, given: Arguments, _: Wanted) -> Arguments:
 
 
 def _split(layer: RelationConv, given: Arguments, _: Arguments, out: Any) -> tuple[Any, AttentionAux]:
-    nodes, attended = out
+    attended = out[-1]
     alpha = _alpha_of(attended)
     mass = _mass(layer, _named(layer, given), alpha.detach())
-    return out if _returns_weights(layer, given) else nodes, AttentionAux(alpha, mass)
+    without = out[0] if layer.edge_states is None else out[:-1]
+    return out if _returns_weights(layer, given) else without, AttentionAux(alpha, mass)
 
 
 def _split_hetero(layer: RelationHeteroConv, given: Arguments, _: Arguments, out: Any) -> tuple[Any, AttentionAux]:

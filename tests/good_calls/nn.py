@@ -12,6 +12,8 @@ from tests.judge import Good
 
 PLACE = {"device": torch.device("cpu"), "dtype": torch.float32}
 LABELER = rg.ClippedDistance(1)
+LISTED = rg.EdgeLabels(torch.tensor([[0, 2], [1, 0]]), torch.tensor([-1, -1]), 0, q_len=3)
+STATES = {"edge_dim": 3, "heads": 2, "head_dim": 4}
 
 NAMED = {"names": ("first entry: text", "first entry: first entry: text")}
 """A word is a good name of a label."""
@@ -114,6 +116,11 @@ def _rows(length: int = 3, width: int = 8) -> Tensor:
 
 def _blocked(*shape: int) -> Tensor:
     return torch.zeros(*shape, dtype=torch.bool)
+
+
+def _grit_layer() -> rg.RelationEncoderLayer:
+    attention = rg.RelationAttention(8, 2, edge_dim=2, edge_update="grit")
+    return rg.RelationEncoderLayer(8, 2, 16, attention=attention)
 
 
 def _edges(keys: int = 3) -> rg.EdgeLabels:
@@ -337,6 +344,12 @@ GOOD_CALLS = {
     "RelationAttention (features of edges)": lambda: Good(
         rg.RelationAttention, {"embed_dim": 8, "num_heads": 2, "edge_dim": 3}, also=SIZES
     ),
+    "RelationAttention (edge states)": lambda: Good(
+        rg.RelationAttention,
+        {"embed_dim": 8, "num_heads": 2, "edge_dim": 3, "edge_update": "grit"},
+        also=SIZES,
+        accepts={"edge_update": ("true",)},
+    ),
     "RelationAttention.from_plain": lambda: Good(
         rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True)}
     ),
@@ -359,6 +372,24 @@ GOOD_CALLS = {
         {"query": _rows(), "labels": _edges(), "edge_attr": torch.randn(2, 2)},
         also={"query": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
+    "RelationAttention.forward (edge states)": lambda: Good(
+        rg.RelationAttention(8, 2, edge_dim=2, edge_update="grit"),
+        {"query": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
+        also={"query": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("query",)},
+    ),
+    "RelationEncoder.forward (edge states)": lambda: Good(
+        rg.RelationEncoder(_grit_layer(), 2),
+        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
+        also={"src": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("src",)},
+    ),
+    "RelationEncoderLayer.forward (edge states)": lambda: Good(
+        _grit_layer(),
+        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
+        also={"src": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("src",)},
+    ),
+    "EGTEdges": lambda: Good(rg.nn.EGTEdges, {**STATES, "hidden": 5, "scale_degree": True, **PLACE}),
+    "GRITEdges": lambda: Good(rg.nn.GRITEdges, {**STATES, "norm": "layer", **PLACE}),
+    "RelationalEdges": lambda: Good(rg.nn.RelationalEdges, {**STATES, "width": 9, "hidden": 5, **PLACE}),
     "RelationAttention.forward (positions)": lambda: Good(
         rg.RelationAttention(8, 2, labeler=LABELER, rotary=rg.RotaryPositions(4)),
         {"query": _rows(), "positions": torch.tensor([0, 4, 5])},

@@ -153,6 +153,16 @@ GOOD_CALLS = {
         also={"num_relations": ("value_map",), "heads": ("score", "score.weight"), **SIZES},
         accepts={"value_map": ("true",)},
     ),
+    "RelationConv (edge states)": lambda: Good(
+        rg.pyg.RelationConv,
+        {"in_channels": 8, "out_channels": 4, "heads": 2, "edge_dim": 3, "edge_update": "grit"},
+        accepts={"edge_update": ("true",)},
+    ),
+    "RelationConv.forward (edge states)": lambda: Good(
+        rg.pyg.RelationConv(8, 4, edge_dim=3, edge_update="grit"),
+        {"x": torch.randn(3, 8), "edge_index": _index(), "edge_attr": torch.eye(3), "degree": torch.tensor([1, 2, 0])},
+        also={**ALSO, "x": ("edge_index", "degree"), "degree": ("x",)},
+    ),
     "RelationConv (full maps)": lambda: Good(
         rg.pyg.RelationConv,
         {

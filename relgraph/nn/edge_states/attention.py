@@ -1,0 +1,92 @@
+"""Edge states in multi-head attention over listed pairs, and in an encoder layer around it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from relgraph.arguments import check
+from relgraph.functional.region import active
+from relgraph.labels import EdgeLabels
+from relgraph.nn.edge_states.listed import Listed
+from relgraph.nn.edge_states.states import EdgeStates
+
+_DEFAULTS = (None, False)
+
+
+class Pending(NamedTuple):
+    """What the next states are made of, until the new nodes are known."""
+
+    states: EdgeStates
+    edge: Tensor  # [E, F], sorted by target
+    found: Tensor | None  # [E, F], as in ``Attended``
+    listed: Listed
+
+    def finish(self, x: Tensor) -> Tensor:
+        """The next states ``[E, F]``, in the order of the labels' edges; ``x`` ``[..., width]``, the new nodes."""
+        new = self.states._update(self.edge, self.found, x.reshape(-1, x.shape[-1]), self.listed)
+        return self.listed.unsort(new)
+
+
+def check_fits(layer: Any, given: dict[str, Any]) -> None:
+    """Raise unless an attention with edge states has only options that make sense there."""
+    if layer.num_kv_heads != layer.num_heads or (layer.kdim, layer.vdim) != (layer.embed_dim,) * 2:
+        raise NotImplementedError("kdim, vdim and num_kv_heads must be left out with edge_update")
+    if layer.tables is not None:
+        raise NotImplementedError(
+            f"num_labels, labelers with labels and tables must be left out with edge_update, got {layer.tables}: add "
+            "an embedding of the label to edge_attr"
+        )
+    refuse("edge_update", given)
+
+
+def refuse(what: str, given: dict[str, Any]) -> None:
+    """Raise NotImplementedError if one of these arguments is given with ``what``."""
+    for name, value in given.items():
+        if not any(value is default for default in _DEFAULTS):
+            raise NotImplementedError(f"{name} must be left out with {what}, got {type(value).__name__}")
+
+
+def check_call(given: dict[str, Any]) -> None:
+    """Raise unless a call of an attention with edge states has only arguments that make sense there."""
+    refuse("edge_update", given)
+    if active() is not None:
+        raise NotImplementedError("edge_update has no form within context_parallel")
+
+
+def check_listed(labels: Any, batch: int, name: str) -> EdgeLabels:
+    """Return ``labels``; raise unless they list all pairs that attend, in each batch row by themselves."""
+    if labels.default is not None:
+        raise NotImplementedError(
+            f"{name} must have default=None with edge_update: only listed edges have a state; to let all pairs of a "
+            "graph attend, list them, as rg.Graph.pairs does"
+        )
+    if batch > 1 and labels.batch is None:
+        raise ValueError(
+            f"{name} must have a batch axis, or be packed, as the states of edges differ between batch rows, "
+            f"got {labels!r}"
+        )
+    return labels
+
+
+def check_degree(degree: Any, states: EdgeStates | None, rows: int, edge: Tensor | None = None) -> Tensor | None:
+    """Return ``degree``; raise unless it is a number for every query of a layer whose states read it."""
+    if degree is None:
+        return None
+    if states is None or not states.reads_degree:
+        raise ValueError("degree must be left out without edge_update='grit', which alone reads it")
+    if list(check.tensor("degree", degree).shape) != [rows]:
+        raise ValueError(f"degree must have shape [{rows}], a number per target, got {list(degree.shape)}")
+    if degree.is_complex():
+        raise TypeError(f"degree must be integer or floating, got {degree.dtype}")
+    check.same_device(edge_attr=edge, degree=degree)
+    return degree
+
+
+def check_dtype(edge: Tensor, states: EdgeStates) -> Tensor:
+    """Return the vectors in the type of the parameters; raise if they have another, which autocast did not make."""
+    dtype = next(states.parameters()).dtype
+    if edge.dtype is not dtype and check.autocast_dtype(edge.device.type) is None:
+        raise TypeError(f"edge_attr must be {dtype}, as the parameters of the layer, got {edge.dtype}")
+    return edge.to(dtype)

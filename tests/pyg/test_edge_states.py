@@ -1,0 +1,87 @@
+"""Edge states of RelationConv: each preset against its published equations, in loops over nodes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.nn.edge_states import blocks
+from relgraph.pyg import RelationConv
+from tests.cases import F64
+from tests.edge_states import egt, grit, relational
+
+N, E, F, H, C = 7, 23, 3, 2, 4
+
+
+class Edgewise(RelationConv):
+    """The same layer, made to take the message() path."""
+
+    def _can_fuse(self):
+        return False
+
+
+@pytest.fixture
+def graph():
+    """Nodes, edges and their states; node N - 1 has no edges, some edges are parallel, some have no reverse."""
+    torch.manual_seed(0)
+    edge_index = torch.randint(N - 1, (2, E))
+    edge_index[:, 1] = edge_index[:, 0]
+    edge_index[:, 2] = edge_index[:, 0].flip(0)
+    return torch.randn(N, 5, dtype=F64), edge_index, torch.randn(E, F, dtype=F64)
+
+
+def layer(update, kind=RelationConv, **options):
+    torch.manual_seed(1)
+    conv = kind(5, C, H, edge_dim=F, edge_update=update, **options).to(F64)
+    with torch.no_grad():  # away from norms that begin as the identity
+        for parameter in conv.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return conv
+
+
+LAYERS = {
+    "egt": (egt, "egt", {}), "egt, scaled": (egt, rg.nn.EGTEdges(F, H, C, scale_degree=True, hidden=5), {"beta": True}),
+    "grit": (grit, "grit", {"root_weight": False}), "grit, layer norm": (grit, rg.nn.GRITEdges(F, H, C, norm="layer"), {}),
+    "relational": (relational, "relational", {}), "relational, mean of heads": (relational, True, {"concat": False}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("numbers", [1 << 18, 3 * H * C, 1])
+@pytest.mark.parametrize("kind", [RelationConv, Edgewise])
+@pytest.mark.parametrize("name", LAYERS)
+def test_equations_with_all_gradients(name, kind, numbers, graph, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_NUMBERS", numbers)  # all edges at once, several targets, one target
+    oracle, update, options = LAYERS[name]
+    conv = layer(copy.deepcopy(update), kind, **options)
+    x, edge_index, edge_attr = graph
+    degree = torch.arange(N) if oracle is grit else None
+    found = []
+    for ours in (True, False):
+        nodes, states = x.clone().requires_grad_(), edge_attr.clone().requires_grad_()
+        if ours:
+            out, new = conv(nodes, edge_index, edge_attr=states, degree=degree)
+        else:
+            q, k, v = (lin(nodes).view(N, H, C) for lin in (conv.lin_query, conv.lin_key, conv.lin_value))
+            z, change = oracle(conv.edge_states, (q, k, v), states, edge_index, degree)
+            out = conv._with_root(z.flatten(1) if conv.concat else z.mean(1), nodes)
+            new = change(out)
+        leaves = [nodes, states, *conv.parameters()]
+        found.append([out, new, *torch.autograd.grad(out.sin().sum() + new.cos().sum(), leaves)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+def test_weights_come_last_and_a_record_leaves_them_out(graph):
+    conv = layer("relational")
+    x, edge_index, edge_attr = graph
+    expected = conv(x, edge_index, edge_attr=edge_attr)
+    *found, (_, alpha) = conv(x, edge_index, edge_attr=edge_attr, return_attention_weights=True)
+    with rg.record_attention(conv, weights=True) as record:
+        recorded = conv(x, edge_index, edge_attr=edge_attr)
+    torch.testing.assert_close(tuple(found), expected)
+    torch.testing.assert_close(recorded, expected)
+    torch.testing.assert_close(record[""][0].weights, alpha)
+    assert alpha.shape == (E, H)
