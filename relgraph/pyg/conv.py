@@ -111,8 +111,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
             of kinds ``"value"`` and ``"bias"``.
         num_bases: K, if the full maps of all relations are combined from K bases each for keys, values and queries.
         num_blocks: the number of blocks, if full maps are block-diagonal.
-        normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation,
-            which torch does not differentiate twice.
+        normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation.
         edge_update: whether the layer also returns the next vector of every edge: False, True or ``"relational"`` for
             :class:`~relgraph.nn.RelationalEdges`, ``"egt"`` for :class:`~relgraph.nn.EGTEdges`, ``"grit"`` for
             :class:`~relgraph.nn.GRITEdges`, or one of these modules. Its formulas take the place of s, α and z above.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from torch import nn
-from torch_geometric.nn import RGATConv, RGCNConv
+from torch_geometric.nn import FastRGCNConv, RGATConv, RGCNConv
 
 from relgraph.pyg.linear_score import LinearScore
 
@@ -16,6 +16,7 @@ def of_rgat_conv(layer: type[_Layer], conv: Any, options: dict[str, Any]) -> _La
     """A layer of this class with the output of an RGATConv, and copies of its weights."""
     if not isinstance(conv, RGATConv):
         raise TypeError(f"conv must be an RGATConv, got {type(conv).__name__}")
+    _check_unchanged(conv, RGATConv)
     wanted = {
         "attention_mechanism": "across-relation", "attention_mode": "additive-self-attention", "mod": None,
         "aggr": "add", "flow": "source_to_target", "decomposed_layers": 1,
@@ -41,6 +42,7 @@ def of_rgcn_conv(layer: type[_Layer], conv: Any, options: dict[str, Any]) -> _La
     """A layer of this class with the output of an RGCNConv, and copies of its weights."""
     if not isinstance(conv, RGCNConv):
         raise TypeError(f"conv must be an RGCNConv, got {type(conv).__name__}")
+    _check_unchanged(conv, FastRGCNConv if isinstance(conv, FastRGCNConv) else RGCNConv)
     _check_settings(conv, {"aggr": "mean", "decomposed_layers": 1})
     root = conv.root is not None
     made = layer(
@@ -57,6 +59,15 @@ def of_rgcn_conv(layer: type[_Layer], conv: Any, options: dict[str, Any]) -> _La
     else:
         weights |= {"value_map.bases": conv.weight, "value_map.coefficients": conv.comp}
     return _with_weights(made, conv, weights)
+
+
+def _check_unchanged(conv: Any, base: type[nn.Module]) -> None:
+    """Raise NotImplementedError for a subclass that computes its output in another way."""
+    for name in ("forward", "message", "aggregate", "update"):
+        if getattr(type(conv), name) is not getattr(base, name):
+            raise NotImplementedError(
+                f"conv must have the {name} of {base.__name__}, got one of its own in {type(conv).__name__}"
+            )
 
 
 def _check_settings(conv: Any, wanted: dict[str, Any]) -> None:

@@ -199,6 +199,17 @@ def test_products_by_relation_differentiate_twice(graph):
     )
 
 
+def test_means_by_relation_differentiate_twice(graph):
+    x, edge_index, edge_type = graph
+    conv = layer(normalize="relation", tables=("value",), root_weight=False)
+    weight = conv.lin_value.weight
+
+    def output(x, weight):
+        return torch.func.functional_call(conv, {"lin_value.weight": weight}, (x, edge_index, edge_type)).square()
+
+    assert torch.autograd.gradgradcheck(output, (x.detach().requires_grad_(), weight))
+
+
 def bipartite(conv):
     return (torch.randn(N, conv.in_channels[0], dtype=F64), torch.randn(N + 1, conv.in_channels[1], dtype=F64))
 
@@ -376,6 +387,20 @@ def test_options_that_do_not_fit(error, message, options):
         layer(**copy.deepcopy(options))
 
 
+class OfSources(RGATConv):
+    """A layer that sends what sources hold."""
+
+    def message(self, x_j):
+        return x_j
+
+
+class OfNodes(FastRGCNConv):
+    """A layer that gives nodes back."""
+
+    def forward(self, x, *_):
+        return x
+
+
 def test_what_is_refused(graph):
     x, edge_index, edge_type = graph
     with pytest.raises(ValueError, match=r"in_channels must be at least 1 with maps that are 'full', got \(-1, -1\)"):
@@ -406,6 +431,10 @@ def test_what_is_refused(graph):
             RelationConv.from_rgat_conv(RGATConv(F, C, R, **options))
     with pytest.raises(NotImplementedError, match="conv must have aggr='mean', got 'add'"):
         RelationConv.from_rgcn_conv(RGCNConv(F, C, R, aggr="add"))
+    with pytest.raises(NotImplementedError, match="conv must have the message of RGATConv, got one of its own"):
+        RelationConv.from_rgat_conv(OfSources(F, C, R))
+    with pytest.raises(NotImplementedError, match="conv must have the forward of FastRGCNConv, got one of its own"):
+        RelationConv.from_rgcn_conv(OfNodes(F, C, R))
     with pytest.raises(TypeError, match="conv must be an RGCNConv, got RGATConv"):
         RelationConv.from_rgcn_conv(RGATConv(F, C, R))
     with pytest.raises(TypeError, match="conv must be an RGATConv, got RGCNConv"):
