@@ -24,6 +24,7 @@ SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200",
     (graphs, "edges", ("--edges",), 2),
     (graphs, "vectors", ("--edges",), 2),
     (graphs, "scores", ("--edges",), 6),
+    (graphs, "states", ("--edges",), 4),
     (graphs, "growth", ("--edges",), 4),
 ])  # fmt: skip
 def test_rows_are_printed_and_kept(module, what, names, ways, monkeypatch, capsys, tmp_path):

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
 import relgraph as rg
 from relgraph.nn.edge_states import blocks
@@ -85,3 +86,16 @@ def test_weights_come_last_and_a_record_leaves_them_out(graph):
     torch.testing.assert_close(recorded, expected)
     torch.testing.assert_close(record[""][0].weights, alpha)
     assert alpha.shape == (E, H)
+
+
+@pytest.mark.parametrize("update", ["egt", "grit", "relational"])
+def test_an_explainer_masks_what_edges_bring(update, graph):
+    """With a mask that lets nothing pass, a layer gives nodes its root term only; the next states are still made."""
+    conv = layer(update).eval()
+    x, edge_index, edge_attr = graph
+    set_masks(conv, torch.full((E,), -torch.inf, dtype=F64), edge_index)
+    z, states = conv(x, edge_index, edge_attr=edge_attr)
+    torch.testing.assert_close(z, conv.lin_skip(x))
+    assert states.shape == edge_attr.shape
+    clear_masks(conv)
+    assert not torch.allclose(conv(x, edge_index, edge_attr=edge_attr)[0], z)
