@@ -32,7 +32,7 @@ def no_triton(monkeypatch):
     monkeypatch.setattr(limits, "HAS_TRITON", False)
 
 
-UNCOMPILED = ", and no compiled kernels are kept on this machine, or torch compiles the call"
+UNCOMPILED = ", and no compiled kernels can do the call, or torch compiles it"
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ RULES = {
         "there is one query row without gradients (a decoding step) on a CPU, and the compiled kernels can do the call",
     ),
     "one row": Rule("dense", "there is one query row"),
-    "small": Rule("dense", "{size}, and no compiled kernels are kept on this machine, or torch compiles the call"),
+    "small": Rule("dense", "{size}, and no compiled kernels can do the call, or torch compiles it"),
     "cpu": Rule("native", "the tensors are on a CPU, and the compiled kernels can do the call"),
     "medium": Rule("dense", "{size}"),
     "large": Rule("chunked", "{size}"),
