@@ -99,3 +99,22 @@ def test_an_explainer_masks_what_edges_bring(update, graph):
     assert states.shape == edge_attr.shape
     clear_masks(conv)
     assert not torch.allclose(conv(x, edge_index, edge_attr=edge_attr)[0], z)
+
+
+@pytest.mark.parametrize("update", ["egt", "grit", "relational"])
+def test_second_derivatives_over_several_blocks(update, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 8)
+    torch.manual_seed(0)
+    conv = RelationConv(3, 2, 2, edge_dim=2, edge_update=update).to(F64)
+    edge_index = torch.tensor([[0, 1, 2, 0, 1], [1, 2, 0, 2, 0]])
+    leaves = [torch.randn(3, 3, dtype=F64, requires_grad=True), torch.randn(5, 2, dtype=F64, requires_grad=True)]
+
+    def both(x, edge_attr):
+        return tuple(out.sin() for out in conv(x, edge_index, edge_attr=edge_attr))
+
+    first, again = (
+        torch.autograd.grad(sum(out.sum() for out in both(*leaves)), leaves, create_graph=create) for create in (0, 1)
+    )
+    for one, other in zip(first, again, strict=True):
+        torch.testing.assert_close(one, other)
+    assert torch.autograd.gradgradcheck(both, leaves)
