@@ -484,6 +484,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
     ) -> tuple[Any, ...]:
         """The nodes, the next states of the edges, and the weights if wanted."""
         assert self.edge_states is not None and edges.attr is not None
+        if self.edge_states.after_nodes and x_src is not x_dst:
+            raise ValueError("x must be one tensor with edge_update='relational', which reads new sources, got a pair")
         listed = Listed.of(edges.known or edges.labels())
         edge = listed.sort(check_dtype(edges.attr, self.edge_states))
         found = edge_states.attend(self, self._project(x_src, x_dst), edge, edges, listed, degree)
