@@ -350,7 +350,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
                 pairs, or edges with a Data, which has its own.
             ValueError: shapes or devices that do not fit; attributes that a Data lacks; relations or features that are
                 missing, out of range or not used by the layer; edges to nodes that do not exist (checked on a CPU
-                only); another form than ``[2, E]`` with ``flow="target_to_source"``.
+                only); another form than ``[2, E]`` with ``flow="target_to_source"``; sources and targets apart with
+                ``edge_update="relational"``, which reads the new nodes at both ends.
             NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support; the ``message()`` path
                 with full maps of queries, a ``LinearScore`` or ``normalize="relation"``.
 
