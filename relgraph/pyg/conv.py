@@ -230,7 +230,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         Raises:
             TypeError: not an RGATConv, or an option that this layer does not have.
             NotImplementedError: a softmax within each relation, multiplicative attention, a ``mod``, or another
-                ``aggr``, ``flow`` or ``decomposed_layers``.
+                ``aggr``, ``flow`` or ``decomposed_layers``; a subclass that computes in another way.
 
         Example:
             >>> from torch_geometric.nn import RGATConv
@@ -258,7 +258,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
 
         Raises:
             TypeError: not an RGCNConv, or an option that this layer does not have.
-            NotImplementedError: another ``aggr`` or ``decomposed_layers``.
+            NotImplementedError: another ``aggr`` or ``decomposed_layers``; a subclass that computes in another way.
 
         Example:
             >>> from torch_geometric.nn import RGCNConv

@@ -146,7 +146,7 @@ class _ByBlocks(torch.autograd.Function):
         formula, listed, edges, empty = ctx.given
         inputs, none = empty.holding(tensors), (None,) * 5
         if torch.is_grad_enabled():  # a derivative of this one may follow
-            # views, as one tensor may come twice, or be made of another, whose gradient would hold both
+            # views, as one tensor may come twice, or be made of another
             wanted = [x.view_as(x) if need else x.detach() for x, need in zip(tensors, needs, strict=True)]
             found = _at_once(formula, listed, empty.holding(wanted))
             return *none, *_gradients(found, wanted, grads, create_graph=True)
