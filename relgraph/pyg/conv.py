@@ -350,7 +350,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
                 pairs, or edges with a Data, which has its own.
             ValueError: shapes or devices that do not fit; attributes that a Data lacks; relations or features that are
                 missing, out of range or not used by the layer; edges to nodes that do not exist (checked on a CPU
-                only); another form than ``[2, E]`` with ``flow="target_to_source"``.
+                only); another form than ``[2, E]`` with ``flow="target_to_source"``; sources and targets apart with
+                ``edge_update="relational"``, which reads the new nodes at both ends.
             NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support; the ``message()`` path
                 with full maps of queries, a ``LinearScore`` or ``normalize="relation"``.
 
@@ -484,6 +485,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
     ) -> tuple[Any, ...]:
         """The nodes, the next states of the edges, and the weights if wanted."""
         assert self.edge_states is not None and edges.attr is not None
+        if self.edge_states.after_nodes and x_src is not x_dst:
+            raise ValueError("x must be one tensor with edge_update='relational', which reads new sources, got a pair")
         listed = Listed.of(edges.known or edges.labels())
         edge = listed.sort(check_dtype(edges.attr, self.edge_states))
         found = edge_states.attend(self, self._project(x_src, x_dst), edge, edges, listed, degree)

@@ -118,3 +118,53 @@ def test_second_derivatives_over_several_blocks(update, monkeypatch):
     for one, other in zip(first, again, strict=True):
         torch.testing.assert_close(one, other)
     assert torch.autograd.gradgradcheck(both, leaves)
+
+
+@pytest.mark.parametrize("update", ["egt", "grit", "relational"])
+def test_dropout_and_half_types(update, graph):
+    x, edge_index, edge_attr = graph
+    conv = layer(update, dropout=0.5)
+    with torch.no_grad():
+        conv(x, edge_index, edge_attr=edge_attr)  # moves the means of a batch norm
+        wet, _, (_, alpha) = conv(x, edge_index, edge_attr=edge_attr, return_attention_weights=True)
+        dry, new, (_, same) = conv.eval()(x, edge_index, edge_attr=edge_attr, return_attention_weights=True)
+    torch.testing.assert_close(alpha, same)
+    assert not torch.allclose(wet, dry)
+    half = copy.deepcopy(conv).bfloat16()
+    found = half(x.bfloat16(), edge_index, edge_attr=edge_attr.bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = conv.float()(x.float(), edge_index, edge_attr=edge_attr.float())
+    assert {one.dtype for one in found} == {torch.bfloat16}
+    for one, other in zip((*found, *mixed), (dry, new) * 2, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=0.2, rtol=0.1)
+
+
+@pytest.mark.parametrize(("kind", "match", "options"), [
+    (TypeError, "edge_update must be a bool, one of", {"edge_update": 3}),
+    (ValueError, "unknown edge_update 'other'", {"edge_update": "other"}),
+    (ValueError, "edge_dim must be given with edge_update", {"edge_dim": None}),
+    (ValueError, "edge_update must have heads = 2", {"edge_update": rg.nn.EGTEdges(F, H + 1, C)}),
+    (ValueError, "edge_update must have width = 8", {"edge_update": rg.nn.RelationalEdges(F, H, C, width=3)}),
+    (NotImplementedError, "num_relations must be left out with edge_update, got 2: add", {"num_relations": 2}),
+    (NotImplementedError, "add_self_loops must be left out", {"add_self_loops": True}),
+    (NotImplementedError, "impl must be left out", {"impl": "edges"}),
+    (NotImplementedError, "edge_terms must be left out", {"edge_terms": ("key",)}),
+    (NotImplementedError, "tie_projections must be left out", {"tie_projections": ("edge",)}),
+    (NotImplementedError, "flow must be left out", {"flow": "target_to_source"}),
+])  # fmt: skip
+def test_refused_options(kind, match, options):
+    with pytest.raises(kind, match=match):
+        RelationConv(5, C, H, **{"edge_dim": F, "edge_update": True, **options})
+
+
+def test_sources_and_targets_apart(graph):
+    """Forms that do not read new sources take a pair."""
+    x, edge_index, edge_attr = graph
+    nodes = torch.cat([x, x[:2]])
+    for update in ("egt", "grit"):
+        conv = layer(update)
+        found = conv((nodes, x), edge_index, edge_attr=edge_attr)
+        for one, other in zip(found, conv(x, edge_index, edge_attr=edge_attr), strict=True):
+            torch.testing.assert_close(one, other)
+    with pytest.raises(ValueError, match="x must be one tensor with edge_update='relational'"):
+        layer("relational")((nodes, x), edge_index, edge_attr=edge_attr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,7 @@ class RelationalEdges(EdgeStates):
         (torch.Size([3, 16]), torch.Size([2, 4]))
     """
 
+    after_nodes: ClassVar[bool] = True
     read = ("to_query", "to_key")
 
     def __init__(

@@ -89,6 +89,9 @@ class EdgeStates(nn.Module):
     reads_degree: ClassVar[bool] = False
     """Whether the output depends on the degree of the nodes."""
 
+    after_nodes: ClassVar[bool] = False
+    """Whether the next states read the new nodes, at both ends of an edge."""
+
     read: ClassVar[tuple[str, ...]]
     """The parts and parameters that ``_terms`` reads."""
 
