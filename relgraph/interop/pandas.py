@@ -171,7 +171,8 @@ class Database:
         """Sample the cells of a row and of rows that are linked to it, nearest first.
 
         From each row the walk takes its parent rows, then at most ``width`` of its child rows, drawn by ``seed``. Rows
-        that became known after ``until`` are never taken. The walk ends before the row whose cells would be too many.
+        that became known after ``until`` are never taken, apart from the row that is asked about, to whose cells no
+        cell then attends. The walk ends before the row whose cells would be too many.
 
         Args:
             table: the table of the row that is asked about.

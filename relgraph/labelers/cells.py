@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -81,7 +82,7 @@ class Cells:
                 raise ValueError(f"times must have one number for each of {count} rows, got {len(times)}")
             check.same_device(rows=rows, times=times)
         if until is not None:
-            until = check.finite("until", until)
+            check.finite("until", until)  # an int stays one: a float would round nanoseconds
             if times is None:
                 raise ValueError(f"until needs times, which say what is later, got {until} and no times")
         fields: dict[str, Any] = {"rows": rows, "columns": columns, "parents": parents}
@@ -215,7 +216,7 @@ class CellRelations(Labeler):
                 ids = known * 3 - 2 + self._when(times)
                 ids[:, same, same] = 0
             if cells.until is not None:
-                ids[:, :, times > cells.until] = NOT_ATTENDING
+                ids[:, :, _later(times, cells.until)] = NOT_ATTENDING
         elif self.time:
             ids = torch.where(known > 0, known * 3 - 1, known)
         if self.attend == "related":
@@ -226,6 +227,11 @@ class CellRelations(Labeler):
         """The place in TIMES of the key's row, ``[rows, rows]``; comparisons with NaN are false."""
         mine, theirs = times[:, None], times
         return (theirs > mine).to(torch.int8) + (~(theirs < mine)).to(torch.int8)
+
+
+def _later(times: Tensor, until: float) -> Tensor:
+    """Which times are after ``until``; torch would compare integers with a float in float32."""
+    return times.double() > until if times.is_floating_point() else times.long() > math.floor(until)
 
 
 def _pairs_of_equal(numbers: Tensor) -> tuple[Tensor, Tensor]:

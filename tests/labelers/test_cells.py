@@ -67,6 +67,16 @@ def test_each_pair(sample, time, attend):
                 assert seen[i, j] and labeler.names[ids[i, j]] == wanted
 
 
+@pytest.mark.parametrize("second", [1, 10**9])  # seconds and nanoseconds since 1970
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_a_little_later_is_later(second, dtype):
+    now = 1_700_000_000 * second
+    times = torch.tensor([now, now + 30 * second], dtype=dtype)
+    rows = torch.tensor([0, 1])
+    _, seen = CellRelations()(Cells(rows, torch.zeros(2, dtype=torch.int64), times=times, until=now)).to_dense()
+    assert seen[0].tolist() == [[True, False], [True, False]]
+
+
 @given(st.lists(cells(), min_size=1, max_size=3))
 def test_several_samples_are_packed(samples):
     labeler = CellRelations(time=True)
