@@ -115,7 +115,7 @@ def test_links_that_lead_nowhere_are_found(tmp_path):
 
 def test_inventories_hold_the_list(tmp_path):
     mapping = inventories.written(tmp_path)
-    assert set(mapping) == {"python", "torch", "pyg", "networkx", "matplotlib", "pandas"}
+    assert set(mapping) == {"python", "torch", "pyg", "networkx", "matplotlib", "pandas", "transformers"}
     root, path = mapping["torch"]
     assert root == "https://docs.pytorch.org/docs/2.8/"
     head, _, body = Path(path).read_bytes().partition(b"zlib compressed entries follow\n")
