@@ -362,13 +362,12 @@ class RelationAttention(Projections):
             refused |= {"cache": cache, "average_attn_weights": average_attn_weights, "positions": positions}
             check_call(refused)
             return self._with_states(query, labels, edge_attr, need_weights, degree, bank_features, row_scores)
-        if degree is not None:
-            check_degree(degree, None, 0)
+        more = {} if degree is None else {"degree": degree}
         inputs, (z, aux) = self._ask(
             attend, cache, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
             attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
             bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr, positions=positions,
-            average_attn_weights=average_attn_weights,
+            average_attn_weights=average_attn_weights, **more,
         )  # fmt: skip
         weights = aux.weights.mean(-3) if average_attn_weights and aux.weights is not None else aux.weights
         return self._outputs(z, weights, aux.label_mass, inputs)
@@ -481,9 +480,11 @@ class RelationAttention(Projections):
     def _checked(
         self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
         need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
-        edge_attr: Any, average_attn_weights: Any = False, positions: Any = None,
+        edge_attr: Any, average_attn_weights: Any = False, positions: Any = None, degree: Any = None,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs and scores by row."""
+        if degree is not None:
+            check_degree(degree, None, 0)
         if positions is not None:
             labels = labels_at(self, labels, positions, query, key=key, value=value, q_offset=q_offset, cache=cache)
         elif self.labeler is not None:
