@@ -1,7 +1,7 @@
 """Relational tables: foreign keys and times as labels
 ===================================================
 
-Cells of three tables are tokens. Labels say which rows are linked and which is earlier; these find answers.
+Labels say which rows of three tables are linked and which is earlier, and these find the answer.
 
 A company has customers with contracts, and sends people of some skill to visit them, before a contract is signed and
 after:
