@@ -33,7 +33,7 @@ class Cells:
         parents: ``[2, P]``, integers: (child row, parent row) for each foreign key: the child holds the key of the
             parent. None for no links.
         times: ``[rows]``, floating or integers: when each row became known, in any unit; NaN for a row without a time.
-            None if no row has one.
+            None if no row has one. Numbers in float32 have few digits: take float64 or integers for seconds since 1970.
         until: the time of the question, in the unit of ``times``: cells that became known later are never attended to.
             None for no limit.
 

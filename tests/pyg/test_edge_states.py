@@ -168,3 +168,17 @@ def test_sources_and_targets_apart(graph):
             torch.testing.assert_close(one, other)
     with pytest.raises(ValueError, match="x must be one tensor with edge_update='relational'"):
         layer("relational")((nodes, x), edge_index, edge_attr=edge_attr)
+
+
+def test_degrees_and_edges_that_grit_cannot_take(graph):
+    x, edge_index, edge_attr = graph
+    conv = layer("grit")
+    for degree, error, message in (
+        (torch.full((N,), -3.0), ValueError, "degree must be at least 0, got -3.0"),
+        (torch.ones(N, dtype=torch.bool), TypeError, "degree must be integer or floating, got torch.bool"),
+    ):
+        with pytest.raises(error, match=message):
+            conv(x, edge_index, edge_attr=edge_attr, degree=degree)
+    with pytest.raises(ValueError, match="edge_attr must have two rows or none in training.*got 1"):
+        conv(x, edge_index[:, :1], edge_attr=edge_attr[:1])
+    assert conv.eval()(x, edge_index[:, :1], edge_attr=edge_attr[:1])[1].shape == (1, F)

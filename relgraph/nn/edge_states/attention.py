@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from relgraph.arguments import check
@@ -78,9 +79,11 @@ def check_degree(degree: Any, states: EdgeStates | None, rows: int, edge: Tensor
         raise ValueError("degree must be left out without edge_update='grit', which alone reads it")
     if list(check.tensor("degree", degree).shape) != [rows]:
         raise ValueError(f"degree must have shape [{rows}], a number per target, got {list(degree.shape)}")
-    if degree.is_complex():
+    if degree.is_complex() or degree.dtype == torch.bool:
         raise TypeError(f"degree must be integer or floating, got {degree.dtype}")
     check.same_device(edge_attr=edge, degree=degree)
+    if degree.is_cpu and check.can_look_at_data(degree) and bool((degree < 0).any()):  # on a GPU this would wait
+        raise ValueError(f"degree must be at least 0, got {degree.min().item()}")
     return degree
 
 

@@ -20,7 +20,7 @@ def check_edge_update(
     if given is False:
         return None
     if not isinstance(given, (bool, str, EdgeStates)):
-        names = " or ".join(kind.__name__ for kind in PRESETS.values())
+        names = " or ".join(f"rg.nn.{kind.__name__}" for kind in PRESETS.values())
         raise TypeError(
             f"edge_update must be a bool, one of {list(PRESETS)} or a module, {names}, got {type(given).__name__}"
         )

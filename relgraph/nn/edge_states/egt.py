@@ -14,9 +14,7 @@ from relgraph.call import accumulation_dtype
 from relgraph.impl.eager.sparse import sampled_dot
 from relgraph.nn.edge_states.blocks import Inputs, Part
 from relgraph.nn.edge_states.listed import Listed
-from relgraph.nn.edge_states.states import EdgeStates, Sums, Terms, mapped, normed, sum_by_row
-
-CLIP = 5.0
+from relgraph.nn.edge_states.states import CLIP, EdgeStates, Sums, Terms, mapped, normed, sum_by_row
 
 
 class EGTEdges(EdgeStates):

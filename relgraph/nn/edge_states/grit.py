@@ -12,9 +12,7 @@ from torch.nn.functional import dropout, relu
 from relgraph.arguments import check
 from relgraph.nn.edge_states.blocks import Inputs, Part, Results, by_blocks
 from relgraph.nn.edge_states.listed import Listed
-from relgraph.nn.edge_states.states import EdgeStates, Sums, Terms, Weighed, mapped, per_head, sum_by_row
-
-CLIP = 5.0
+from relgraph.nn.edge_states.states import CLIP, EdgeStates, Sums, Terms, Weighed, mapped, per_head, sum_by_row
 
 
 class GRITEdges(EdgeStates):
@@ -115,6 +113,11 @@ class GRITEdges(EdgeStates):
 
     def _update(self, edge: Tensor, states: Tensor | None, x: Tensor, listed: Listed) -> Tensor:  # noqa: ARG002
         assert states is not None
+        if self.training and len(states) == 1 and isinstance(self.norm, nn.BatchNorm1d):
+            raise ValueError(
+                "edge_attr must have two rows or none in training, whose mean and variance norm='batch' takes, got 1; "
+                "GRITEdges(..., norm='layer') takes one"
+            )
         return self.norm(states.to(edge.dtype))
 
 

@@ -13,6 +13,9 @@ from relgraph.impl.eager.sparse import row_softmax, weighted_sum
 from relgraph.nn.edge_states.blocks import Inputs, Part, Results, by_blocks
 from relgraph.nn.edge_states.listed import Listed
 
+CLIP = 5.0
+"""The largest score, or product, of the forms that clip them."""
+
 
 class Terms(NamedTuple):
     """What one form of attention computes for each of E edges, before the softmax.
