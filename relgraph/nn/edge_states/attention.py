@@ -82,8 +82,10 @@ def check_degree(degree: Any, states: EdgeStates | None, rows: int, edge: Tensor
     if degree.is_complex() or degree.dtype == torch.bool:
         raise TypeError(f"degree must be integer or floating, got {degree.dtype}")
     check.same_device(edge_attr=edge, degree=degree)
-    if degree.is_cpu and check.can_look_at_data(degree) and bool((degree < 0).any()):  # on a GPU this would wait
-        raise ValueError(f"degree must be at least 0, got {degree.min().item()}")
+    if degree.is_cpu and check.can_look_at_data(degree):  # on a GPU this would wait
+        numbers = degree.double()  # unsigned integers cannot be compared as they are
+        if bool((numbers < 0).any()):
+            raise ValueError(f"degree must be at least 0, got {numbers.min().item():g}")
     return degree
 
 
