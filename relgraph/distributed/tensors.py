@@ -20,7 +20,7 @@ from relgraph.arguments import check
 from relgraph.call import AttentionAux, Drawn, Given, map_given
 from relgraph.call.check import BATCHED, PACKED
 from relgraph.call.operands import Operand, weight_of
-from relgraph.distributed.parts import part_of
+from relgraph.distributed.parts import part_of, weights_of, with_weights
 from relgraph.functional.attention import attend
 from relgraph.functional.region import TensorHook
 from relgraph.labels import Labels
@@ -117,18 +117,14 @@ class _Split:
             raise NotImplementedError(
                 "edge_attr cannot be split by batch with edges of which each batch row has its own: split by heads"
             )
-        if isinstance(labels, Labels) and labels._weighted:
-            raise NotImplementedError(
-                "labels must not be weighted for DTensors, as each process would find a part of the gradients of their "
-                "weights: pass query, key and value as whole tensors"
-            )
         rows = self._range(_BATCH, self.batch)
         labels = self.part(labels) if isinstance(labels, DTensor) else labels
+        weights = weights_of(labels) if isinstance(labels, Labels) else None
+        labels = labels if weights is None else with_weights(labels, self.part(weights))
         if isinstance(labels, Tensor) and labels.dim() == 3 and labels.shape[0] == self.batch:
             labels = labels[slice(*rows)]
         elif isinstance(labels, Labels) and not labels.packed and labels.batch_size > 1 and rows != (0, self.batch):
-            whole = labels
-            labels = part_of(whole, ("batch", *rows), lambda: whole._batch_rows(*rows))
+            labels = part_of(labels, ("batch", *rows), lambda labels: labels._batch_rows(*rows))
         return {
             **map_given(given, self._part),
             "labels": labels,

@@ -99,6 +99,10 @@ class Calls:
             given = {"key_table": None} | tables | more
             yield f"ValueError: {next(iter(more))} {same}", self.attend(**given)
 
+        weights, ids = torch.ones(self.whole, self.whole, 1, requires_grad=last), torch.zeros(self.whole, self.whole, 1)
+        weighted = rg.WeightedLabels(ids.long(), weights, 7)
+        yield f"ValueError: weights of labels {same}", self.attend(labels=weighted)
+
         def under_autocast():
             with torch.autocast("cpu", enabled=last):
                 self.attend()()
@@ -144,9 +148,6 @@ class Calls:
         over_edges = partial(rg.edge_attention, nodes, nodes, nodes, edges, self.table)
         yield "NotImplementedError: edge_attention attends to the nodes that this process holds", over_edges
         yield "NotImplementedError: edge_attr", self.attend(labels=edges, edge_attr=torch.randn(1, 3))
-        weights = torch.ones(3, 1, requires_grad=True)
-        weighted = rg.WeightedLabels.over_edges(pairs, ids[:, None], weights, 7, q_len=self.whole)
-        yield "NotImplementedError: labels must not be weighted", self.attend(labels=weighted)
         once = "NotImplementedError: impl='chunked' has one score per pair, so parallel edges cannot"
         yield once, self.attend(labels=twice, impl="chunked")
         maps = self.attend(labels=summed, key_table=None, value_map=torch.randn(7, 8, 8))

@@ -24,7 +24,6 @@ from tests.distributed.worlds import run_world
 from tests.fuzz.cases import Case, draw
 from tests.fuzz.compare import Arguments
 from tests.fuzz.frame import Frame
-from tests.fuzz.labels import Weighted
 
 F64 = torch.float64
 FAR = 1e-8
@@ -126,11 +125,9 @@ def _frame(rng: Random, q_len: int, k_len: int) -> Frame:
 
 
 def _case(seed: int, frame: Frame) -> Case:
-    """A call that a region takes: without weights, vectors of edges and weights of labels."""
+    """A call that a region takes: without weights of attention, and without vectors of edges."""
     case = draw(seed, frame)
-    if isinstance(case.labels, Weighted):
-        case.labels = case.labels.inner
-    for name in ("attr", "edge_key", "edge_value", "label_weights"):
+    for name in ("attr", "edge_key", "edge_value"):
         case.leaves.pop(name, None)
         case.learned.discard(name)
     case.need_weights, case.keep = False, None

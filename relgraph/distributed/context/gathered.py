@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from relgraph.call import Answer, Given, cut_given
 from relgraph.distributed.collectives import gather
@@ -29,8 +30,37 @@ def answer(given: Given, whole: Whole) -> Answer:
             seen = _seen(given, whole, rows)
             near_key, near_value = (x.narrow(whole.axis, 0, seen[1]) for x in (key, value))
             by_rows.append(attend_part(part, whole, own, rows, seen, near_key, near_value, first))
-        by_heads.append(_joined(by_rows, 2))
+        by_heads.append(_tied(_joined(by_rows, 2), key, value))
     return _joined(by_heads, 1)
+
+
+class _Tied(torch.autograd.Function):
+    """Outputs as they are; backward gives what they were made from a gradient of zero, besides its own."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.sources = [(x.shape, x.dtype) for x in tensors[count:]]
+        ctx.set_materialize_grads(False)
+        return tuple(x.view_as(x) for x in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        some = next(x for x in grads if x is not None)
+        return (None, *grads, *(some.new_zeros((), dtype=dtype).expand(shape) for shape, dtype in ctx.sources))
+
+
+def _tied(answer: Answer, key: Tensor, value: Tensor) -> Answer:
+    """The answer, whose backward always reaches all keys and values, whose gradients processes exchange.
+
+    An implementation may find that a gradient is zero, and pass nothing on; with other rows another process may not
+    find it, and would wait for this one.
+    """
+    if not (key.requires_grad or value.requires_grad):
+        return answer
+    output, lse, *mass = _Tied.apply(
+        2 + len(answer.mass or ()), answer.output, answer.lse, *(answer.mass or ()), key, value
+    )
+    return Answer(output, lse, None if answer.mass is None else tuple(mass))
 
 
 def _groups(given: Given, *, packed: bool) -> list[tuple[int, dict[str, Any]]]:
