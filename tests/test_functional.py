@@ -230,7 +230,7 @@ T = torch.zeros
         (ValueError, r"labels must cover \[N_q, N_k\] = \[5, 5\], got \[4, 4\]", {"labels": distance(4)}),
         (ValueError, r"labels must have shape \[N_q, N_k\] = \[5, 5\] or \[2, 5, 5\], got \[5, 4\]", {"labels": T(5, 4).long()}),
         (ValueError, r"labels must lie in \[-1, 5\), got values from 5 to 5", {"labels": T(5, 5).long() + 5}),
-        (ValueError, "need a table, whose rows give R", {"labels": T(5, 5).long(), "key_table": None, "value_table": None}),
+        (ValueError, "need a table or a gate, whose rows give R", {"labels": T(5, 5).long(), "key_table": None, "value_table": None}),
         (ValueError, r"query must have shape \[T, H, D\], as the labels are packed", {"labels": distance(5, ptr=torch.tensor([0, 5]))}),
         (ValueError, r"key_table must have shape \[R, D\] or \[H, R, D\] = \[5, 4\] or \[2, 5, 4\], got \[6, 4\]", {"key_table": T(6, 4)}),
         (ValueError, "key_table must be None when labels is None", {"labels": None}),

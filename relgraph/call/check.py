@@ -25,6 +25,7 @@ BATCHED, PACKED, NODES = "[B, H, N, D]", "[T, H, D], as the labels are packed", 
 """The axes of query, key and value: in a batch, in a packed batch, in a graph layer."""
 
 _TABLES = tuple(operand for operand in BY_NAME.values() if operand.name.endswith("_table"))
+_WITH_ROWS = (*_TABLES, BY_NAME["key_gate"], BY_NAME["value_gate"])
 _BY_PART = (*_TABLES, BY_NAME["row_scores"])
 _ROWS, _BIASES = BY_NAME["row_scores"], (BY_NAME["content_bias"], BY_NAME["position_bias"])
 
@@ -198,13 +199,13 @@ def check_labels_fit(
 
 
 def labels_from_ids(ids: Tensor, given: Given) -> Labels:
-    """Labels from raw ids, with as many labels as the tables have rows."""
-    for operand in _TABLES:
+    """Labels from raw ids, with as many labels as the tables or gates have rows."""
+    for operand in _WITH_ROWS:
         table, axis = given.get(operand.name), operand.forms[0].index("R") - len(operand.forms[0])
         if isinstance(table, Tensor) and check.tensor(operand.name, table).dim() >= -axis:
             ids = ids.to(torch.int16) if ids.dtype == torch.uint8 else ids  # kernels read signed ones
             return DenseLabels._trusted(ids, table.shape[axis])
-    raise ValueError("labels given as a Tensor need a table, whose rows give R, got none: build DenseLabels")
+    raise ValueError("labels given as a Tensor need a table or a gate, whose rows give R, got none: build DenseLabels")
 
 
 def _check_operand(operand: Operand, x: Any, known: _Known, name: str = "") -> Tensor:

@@ -130,7 +130,7 @@ def with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
 def _check_labels(labels: Labels, edge_type: Any, sizes: tuple[int, int], num_relations: int | None) -> EdgeLabels:
     if not isinstance(labels, EdgeLabels):
         got = type(labels).__name__
-        raise TypeError(f"edge_index must be edges, got {got}: RelationGlobalAttention takes labels of all pairs")
+        raise TypeError(f"edge_index must be edges, got {got}: RelationGlobalAttention takes other labels")
     if edge_type is not None:
         raise ValueError("edge_type must be left out with EdgeLabels, which hold the relations")
     if labels.default is not None or labels.batch is not None:

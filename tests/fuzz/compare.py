@@ -20,7 +20,7 @@ from relgraph.impl.native import build
 from relgraph.score import Named
 from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum, lose_keys, rounded
-from tests.fuzz.labels import Weighted, stands_alone, sums_edges
+from tests.fuzz.labels import Weighted, by_function, stands_alone, sums_edges
 from tests.fuzz.oracle import Truth, solve
 from tests.fuzz.scores import ARC, GATES, given
 
@@ -183,7 +183,8 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
         more = not named or not {"attr", "label_weights", *(() if alone else ("maps", "bases", *GATES))}.isdisjoint(
             case.leaves
         )
-        return dtype == torch.float64 or sums_edges(case.labels) or case.need_weights or more
+        more = more or by_function(case.labels) or sums_edges(case.labels)
+        return dtype == torch.float64 or case.need_weights or more
     return False
 
 

@@ -88,7 +88,7 @@ class Written:
 
     def build(self) -> rg.Labels | Tensor:
         """The real ones; those of 32 bits are computed by a function."""
-        if self.dtype == torch.int32 and not self.raw:
+        if self.computed:
             return self._computed()
         if self.frame.packed:
             codes = torch.tensor([c for graph in self.codes for row in graph for c in row], dtype=self.dtype)
@@ -99,6 +99,11 @@ class Written:
         if self.raw:
             return codes
         return rg.DenseLabels(codes.clamp(min=-1), self.num_labels, **_attend(codes))
+
+    @property
+    def computed(self) -> bool:
+        """Whether a function computes the ids."""
+        return self.dtype == torch.int32 and not self.raw
 
     def _computed(self) -> rg.Labels:
         frame, ends = self.frame, [torch.arange(n) for n in (self.frame.q_len, self.frame.k_len)]
@@ -362,6 +367,12 @@ def is_one_matrix(part: Single) -> bool:
     if part.parallel and (part.default is None or part.duplicates == "sum"):
         return False
     return part.default is None or isinstance(part.default, int) or is_one_matrix(part.default)
+
+
+def by_function(labels: Described) -> bool:
+    """Whether a function computes ids, or those of pairs that no edge lists."""
+    parts = [part.default if isinstance(part, Edges) else part for part in parts_of(labels)]
+    return any(isinstance(part, Written) and part.computed for part in parts)
 
 
 def sums_edges(labels: Described) -> bool:
