@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.call import Call, Tables
+from relgraph.call import Call, Gates, Tables, ValueMap
 from relgraph.impl import op
 from relgraph.impl.eager import reference
 from relgraph.impl.problem import Problem
@@ -34,6 +34,7 @@ from relgraph.impl.triton import limits
 from relgraph.impl.triton.tiling import product_size
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, Labels
 from relgraph.plan import lower
+from relgraph.score import DOT, Bilinear, compatibility
 
 HEADS, KV_HEADS, NUM_LABELS = 2, 1, 5
 
@@ -43,9 +44,7 @@ ALLOWED = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 ALLOWED_TF32 = 1e-2
 """The same for float32 where ``torch.set_float32_matmul_precision`` permits products in TF32."""
 
-NAMES = ("output", *(f"gradient of {x}" for x in (
-    "query", "key", "value", "key_table", "value_table", "query_table", "bias_table",
-)))  # fmt: skip
+LEAVES = ("query", "key", "value", "key_table", "value_table", "query_table", "bias_table")
 
 
 class Outcome(NamedTuple):
@@ -204,12 +203,13 @@ def _check(asked: Configuration) -> Outcome:
     device, dtype, listed, size, _ = asked
     began, worst, wrong = time.perf_counter(), 0.0, []
     try:
-        for name, (labels, causal) in _problems(listed).items():
-            inputs = _inputs(labels, dtype, size)
-            mine = _solve(labels.to(device), [x.to(device) for x in inputs], causal, ours=True)
-            truth = _solve(labels, [x.double() for x in inputs], causal, ours=False)
-            for what, got, wanted in zip(NAMES, mine, truth, strict=True):
-                error = ((got.cpu().double() - wanted).abs().max() / wanted.abs().max()).item()
+        for name, (labels, more) in _problems(listed).items():
+            inputs = _inputs(labels, more, dtype, size)
+            mine = _solve(labels.to(device), {key: x.to(device) for key, x in inputs.items()}, ours=True)
+            truth = _solve(labels, {key: x.double() for key, x in inputs.items()}, ours=False)
+            for what, wanted in truth.items():
+                got = mine[what].cpu().double()
+                error = ((got - wanted).abs().max() / wanted.abs().max()).item()
                 worst = error if error != error else max(worst, error)
                 if not error <= allowed(dtype):  # NaN is too far from everything
                     wrong.append(f"{name}, {what}: {error:.1e}")
@@ -232,38 +232,56 @@ def allowed(dtype: torch.dtype) -> float:
     return ALLOWED_TF32 if limits.uses_tf32(dtype) else ALLOWED[dtype]
 
 
-def _problems(listed: bool) -> dict[str, tuple[Labels, bool]]:
-    """Labels and whether order is causal, by name: tiles of all sorts, a row without edges, odd lengths."""
+def _problems(listed: bool) -> dict[str, tuple[Labels, tuple[str, ...]]]:
+    """Labels, and what a call has apart from tables, by name: tiles of all sorts, a row without edges, odd lengths."""
     generator = torch.Generator().manual_seed(0)
     if listed:
         edge_index = torch.randint(1, 40, (2, 150), generator=generator)
         ids = torch.randint(-1, NUM_LABELS, (150,), generator=generator)
-        return {"edges": (EdgeLabels(edge_index, ids, NUM_LABELS, q_len=40), False)}
+        edges = EdgeLabels(edge_index, ids, NUM_LABELS, q_len=40)
+        return {
+            "edges": (edges, ()), "edges with gates": (edges, ("key_gate", "value_gate")),
+            "edges with maps": (edges, ("value_map", "score.weight")),
+        }  # fmt: skip
     # keys on both sides of the queries: whole tiles of one label to the left and to the right of the diagonal
     distances = DistanceLabels(70, 300, lookup=range(NUM_LABELS), left=NUM_LABELS // 2, q_offset=120)
     ids = torch.randint(-1, NUM_LABELS, (1, 90, 90), generator=generator)
-    return {"distances": (distances, False), "written-out labels, causal": (DenseLabels(ids, NUM_LABELS), True)}
+    return {"distances": (distances, ()), "written-out labels": (DenseLabels(ids, NUM_LABELS), ("causal", "attn_mask"))}
 
 
-def _inputs(labels: Labels, dtype: torch.dtype, size: int) -> list[Tensor]:
-    """Query, key, value, four tables and the gradient of the output, drawn without the generator of the process."""
+def _inputs(labels: Labels, more: tuple[str, ...], dtype: torch.dtype, size: int) -> dict[str, Tensor]:
+    """All tensors, and the gradient of the output, drawn without the generator of the process."""
     generator = torch.Generator().manual_seed(1)
-    shapes = [(1, HEADS, labels.q_len, size), *((1, KV_HEADS, labels.k_len, size),) * 2]
-    shapes += [*((NUM_LABELS, size),) * 3, (NUM_LABELS,), shapes[0]]
-    drawn = [torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu") for shape in shapes]
+    rows, keys, squares = (1, HEADS, labels.q_len, size), (1, KV_HEADS, labels.k_len, size), (NUM_LABELS, size, size)
+    shapes: dict[str, tuple[int, ...]] = dict(zip(LEAVES, (rows, keys, keys, *((NUM_LABELS, size),) * 3, (NUM_LABELS,)), strict=True))
+    shapes["incoming"] = rows
+    others = {
+        "key_gate": (NUM_LABELS, size), "value_gate": (NUM_LABELS, size), "value_map": squares, "score.weight": squares,
+        "attn_mask": (1, 1, labels.q_len, labels.k_len), "causal": (),
+    }  # fmt: skip
+    shapes |= {name: others[name] for name in more}
+    found = {name: torch.randn(x, generator=generator, dtype=torch.float32, device="cpu") for name, x in shapes.items()}
     # all rows want more of label 0: else the gradient of a bias, summed over all pairs, may cancel down to its rounding
-    drawn[-1] += drawn[4][0]
-    return [x.to(dtype) for x in drawn]
+    found["incoming"] += found["value_table"][0]
+    for name in {"value_map", "score.weight"} & set(more):
+        found[name] *= size**-0.5
+    return {name: x.to(dtype) for name, x in found.items()}
 
 
-def _solve(labels: Labels, inputs: list[Tensor], causal: bool, *, ours: bool) -> list[Tensor]:
+def _solve(labels: Labels, given: dict[str, Tensor], *, ours: bool) -> dict[str, Tensor]:
     """The output and the gradients of all inputs, by the kernels or by the reference."""
-    *leaves, incoming = (x.requires_grad_() for x in inputs)
-    query, key, value, key_table, value_table, query_table, bias = leaves
-    tables = Tables(key_table, value_table, query_table, bias)
-    call = Call(query, key, value, lower(labels), (tables,), query.shape[-1] ** -0.5, is_causal=causal)
+    leaves = {name: x.requires_grad_() for name, x in given.items() if name not in ("incoming", "causal")}
+    query, key, value, *tables = (leaves[name] for name in LEAVES)
+    maps, weight = leaves.get("value_map"), leaves.get("score.weight")
+    gates = Gates(leaves["key_gate"], leaves["value_gate"]) if "key_gate" in leaves else None
+    call = Call(
+        query, key, value, lower(labels), (Tables(*tables),), query.shape[-1] ** -0.5, leaves.get("attn_mask"),
+        "causal" in given, value_map=None if maps is None else ValueMap(None, maps), gates=gates,
+        score=DOT if weight is None else compatibility(Bilinear(weight)),
+    )  # fmt: skip
     output = (all_pairs.attend if ours else reference.attend)(call).output
-    return [output.detach(), *torch.autograd.grad(output, leaves, incoming.detach().to(output.dtype))]
+    grads = torch.autograd.grad(output, [*leaves.values()], given["incoming"].detach().to(output.dtype))
+    return {"output": output.detach(), **{f"gradient of {x}": g for x, g in zip(leaves, grads, strict=True)}}
 
 
 def _require(listed: bool, problem: Problem) -> None:
