@@ -3,6 +3,7 @@
     python -m docs.benchmarks.patched                        # all models; --json FILE keeps the figures
     python -m docs.benchmarks.patched --only 'T5|VITS'       # some models
     python -m docs.benchmarks.patched --quick                # a smoke run: its figures mean nothing
+    python -m docs.benchmarks.patched --hour                 # a layer of Parakeet over one hour of audio: MiB, seconds
 
 Needs transformers (``pip install 'transformers>=4.56,<6'``). Weights are random, which does not change the time. Each
 model is made once for each of its attention implementations in transformers, and once more and patched, with the same
@@ -28,6 +29,9 @@ from docs.benchmarks.measure import Clock, Rows, fresh_peak, in_turn, peak_mib, 
 from docs.benchmarks.ways import Wrong
 
 PATCHED = "patched"
+HOUR = 45_000
+"""The frames of Parakeet in one hour of audio."""
+
 ROUNDING = 1e-4
 """The largest relative difference of outputs, by norm: float32 over several layers."""
 
@@ -64,6 +68,8 @@ def cases(quick: bool) -> list[Case]:
     made += [Case("DeBERTa-v3-base layer", str(n), _deberta, lambda n=n: {
         "hidden_states": _states(n, 768), "attention_mask": torch.ones(1, n, dtype=torch.long)}, ("eager",),
         rounds=3 if n > 1000 else 7) for n in deberta]  # fmt: skip
+    n = 40 if quick else 1500
+    made.append(Case("Parakeet attention", str(n), partial(_parakeet, "Attention"), lambda n=n: _with_sines(n)))
     made += [Case("Wav2Vec2-BERT layer", str(n), _wav2vec2_bert, lambda n=n: {"hidden_states": _states(n, 1024)},
                   ("eager",), rounds=3 if n > 1000 else 7) for n in speech]  # fmt: skip
     n = 40 if quick else 1000
@@ -107,6 +113,36 @@ def _wav2vec2_bert(way: str) -> nn.Module:
 
     config = Wav2Vec2BertConfig(num_hidden_layers=1, attention_dropout=0.0, hidden_dropout=0.0, layerdrop=0.0)
     return Wav2Vec2BertEncoder(config)
+
+
+def _parakeet(kind: str, way: str) -> nn.Module:
+    """The attention of Parakeet, or a layer (``"Block"``)."""
+    from transformers.models.parakeet import modeling_parakeet
+
+    config = _parakeet_config()
+    config._attn_implementation = way
+    made = getattr(modeling_parakeet, f"ParakeetEncoder{kind}")(config, 0)
+    with torch.no_grad():
+        for name, bias in made.named_parameters():
+            if name.endswith(("bias_u", "bias_v")):
+                bias.copy_(_states(*bias.shape)[0])  # they are zero at first
+    return made
+
+
+def _parakeet_config() -> Any:
+    from transformers import ParakeetEncoderConfig
+
+    return ParakeetEncoderConfig(attention_dropout=0.0, max_position_embeddings=HOUR)
+
+
+def _with_sines(length: int) -> dict[str, Tensor]:
+    from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderRelPositionalEncoding
+
+    states = _states(length, 1024)
+    return {
+        "hidden_states": states,
+        "position_embeddings": ParakeetEncoderRelPositionalEncoding(_parakeet_config())(states),
+    }
 
 
 def _vits(way: str) -> nn.Module:
@@ -207,6 +243,17 @@ def print_peak(name: str, way: str, what: str, quick: bool) -> None:
     print(peak_mib(lambda: call(model, inputs)))
 
 
+def print_hour() -> None:
+    """Print peak memory and seconds of a patched layer of Parakeet over one hour; theirs would need over 100 GiB."""
+    model = _parakeet("Block", "sdpa").eval()
+    rg.interop.transformers.patch(model)
+    forward(model, _with_sines(100))
+    inputs = _with_sines(HOUR)
+    taken: list[float] = []
+    peak = peak_mib(lambda: taken.append(Clock().time(partial(forward, model, inputs))[1]))
+    publish([{"model": "Parakeet layer", "n": HOUR, "peak MiB": round(peak), "seconds": round(taken[0] / 1e3, 1)}])
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """Print a table; return the exit status, 1 if outputs differ."""
     parser = argparse.ArgumentParser(prog="docs.benchmarks.patched", description=(__doc__ or "").splitlines()[0])
@@ -216,8 +263,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", help="write the figures to this file")
     parser.add_argument("--no-peaks", action="store_true", help="measure time only")
     parser.add_argument("--peak", nargs=3, metavar=("CASE", "WAY", "WHAT"), help=argparse.SUPPRESS)
+    parser.add_argument("--hour", action="store_true", help="only a layer of Parakeet over one hour of audio")
     options = parser.parse_args(given)
     torch.set_num_threads(options.threads)
+    if options.hour:
+        print_hour()
+        return 0
     if options.peak:
         print_peak(*options.peak, options.quick)
         return 0

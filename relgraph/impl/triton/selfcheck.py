@@ -253,7 +253,9 @@ def _inputs(labels: Labels, more: tuple[str, ...], dtype: torch.dtype, size: int
     """All tensors, and the gradient of the output, drawn without the generator of the process."""
     generator = torch.Generator().manual_seed(1)
     rows, keys, squares = (1, HEADS, labels.q_len, size), (1, KV_HEADS, labels.k_len, size), (NUM_LABELS, size, size)
-    shapes: dict[str, tuple[int, ...]] = dict(zip(LEAVES, (rows, keys, keys, *((NUM_LABELS, size),) * 3, (NUM_LABELS,)), strict=True))
+    shapes: dict[str, tuple[int, ...]] = dict(
+        zip(LEAVES, (rows, keys, keys, *((NUM_LABELS, size),) * 3, (NUM_LABELS,)), strict=True)
+    )
     shapes["incoming"] = rows
     others = {
         "key_gate": (NUM_LABELS, size), "value_gate": (NUM_LABELS, size), "value_map": squares, "score.weight": squares,

@@ -3,6 +3,9 @@
     relative_key:  e_ij = q_i·(k_j + a[clip(j − i, −left, right)]) / √d
     relative:      e_ij = ((q_i + u)·k_j + (q_i + v)·R[j − i]) / √d,  R = W·sines
 
+Parakeet has its positions in the second form too, with rows in the order of ours, and takes biases from ``bias_u`` and
+``bias_v``; Nemotron's streaming encoder adds a cache and masks by chunks.
+
 SeamlessM4T v2 masks by chunks. From transformers 5.0 on, its eager attention adds that bool mask to the scores as 0 and
 1. Here the mask blocks pairs, as it does in transformers with SDPA and before 5.0.
 
@@ -16,7 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import made_once, rows_of, split_heads
+from relgraph.interop.transformers.common import made_once, rows_of, split_heads, with_cache
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import SelfAttentionMixin
@@ -54,6 +57,45 @@ class SeamlessV2Mixin(ConformerMixin):
     """The self-attention of SeamlessM4T v2, which never takes position embeddings."""
 
     _relgraph_arguments = ("attention_mask", "output_attentions")
+
+
+class ParakeetMixin(SelfAttentionMixin):
+    """The self-attention of Parakeet, of models with its encoder, and of Nemotron's streaming encoder."""
+
+    _relgraph_arguments = ("position_embeddings", "attention_mask", "past_key_values")
+
+    def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
+        query, key, value = super()._relgraph_heads(states, given)
+        return [
+            query,
+            *with_cache(given.get("past_key_values"), self.layer_idx, lambda: (key, value), over_others=False),
+        ]
+
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        sines = given.get("position_embeddings")
+        if sines is None:
+            raise ValueError(f"position_embeddings must be given to {type(self).__name__}, got None")
+        if not (self.training and self.config.dropout_positions > 0.0):  # else each sequence has its own
+            sines = sines[:1]
+        length, keys = states.shape[1], (sines.shape[1] + 1) // 2
+        rows = split_heads(self.relative_k_proj(sines), self.head_dim)
+        return {
+            "labels": ClippedDistance(keys - 1)(length, keys, q_offset=keys - length),
+            "key_table": rows if len(rows) > 1 else rows[0],
+            "content_bias": self.bias_u,
+            "position_bias": self.bias_v,
+        }
+
+
+def convert_parakeet(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
+    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
+    encoder = needs_model(module, encoder, "its encoder, which makes the sines of its positions")
+    weight = linear_of(module, "relative_k_proj").weight
+    longest = module.config.max_position_embeddings
+    sines = encoder.encode_positions(weight.new_zeros(1, 1, 1).expand(1, longest, 1))
+    rows = split_heads(sines.to(weight) @ weight.t(), module.head_dim)[0]
+    labeler = ClippedDistance(longest - 1)
+    return layer_of(module, {"key": rows}, labeler, query_biases=(module.bias_u, module.bias_v)), labeler
 
 
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
@@ -99,5 +141,15 @@ FAMILIES = (
         _why_not,
         convert,
         ("wav2vec2_conformer.Wav2Vec2ConformerEncoder", "seamless_m4t.SeamlessM4TConformerEncoder"),
+    ),
+    Family(
+        "parakeet",
+        "Parakeet, Canary, Cohere Transcribe, Nemotron ASR",
+        {
+            "parakeet.ParakeetEncoderAttention": ParakeetMixin,
+            "nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention": ParakeetMixin,
+        },
+        convert=convert_parakeet,
+        holders=("parakeet.ParakeetEncoder", "nemotron_asr_streaming.NemotronAsrStreamingEncoder"),
     ),
 )

@@ -153,3 +153,84 @@ def test_transformer_xl_converted_to_layers(length):
         assert layer.position_bias is not None
         with pytest.raises(ValueError, match="model must be given for this .*, whose tables are in its encoder"):
             ours.convert(module)
+
+
+PARAKEET = {
+    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32, "conv_kernel_size": 5,
+    "subsampling_factor": 4, "subsampling_conv_channels": 4, "num_mel_bins": 8, "dropout": 0.0, "layerdrop": 0.0,
+    "activation_dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 64,
+}  # fmt: skip
+STREAMING = {"sliding_window": 7, "default_num_lookahead_tokens": 1}
+needs_parakeet = pytest.mark.skipif(
+    not hasattr(transformers, "NemotronAsrStreamingEncoder"), reason="this transformers has no Nemotron ASR"
+)
+
+
+def parakeet(name="Parakeet", attention="sdpa", **options):
+    """An encoder; their eager attention computes the softmax in float32."""
+    options = PARAKEET | {"attn_implementation": attention} | options
+    config = getattr(transformers, f"{name}EncoderConfig")(**options)
+    return judge.randomized(getattr(transformers, f"{name}Encoder")(config)).double()
+
+
+def parakeet_ctc():
+    encoder = transformers.ParakeetEncoderConfig(**PARAKEET).to_dict()
+    config = transformers.ParakeetCTCConfig(encoder_config=encoder, vocab_size=20, pad_token_id=19)
+    return judge.randomized(transformers.ParakeetForCTC._from_config(config, attn_implementation="eager")).double()
+
+
+def mel(length=40, right=12):
+    inputs = {"input_features": torch.randn(2, length, 8, dtype=torch.float64)}
+    return inputs | {"attention_mask": judge.padded(2, length, right=min(right, length - 4))}
+
+
+def parakeet_inputs():
+    """Without padding, where their eager attention divides by zero in float64."""
+    return mel(right=0) | {"labels": torch.randint(1, 19, (2, 5))}
+
+
+@needs_parakeet
+@pytest.mark.parametrize(("name", "options"), [("Parakeet", {}), ("NemotronAsrStreaming", STREAMING)])
+@pytest.mark.parametrize("length", [4, 9, 60])
+def test_parakeet(length, name, options):
+    model, inputs = parakeet(name, **options), mel(length)
+    keep = model(**inputs).attention_mask
+    report = judge.assert_parity(model, inputs | {"output_hidden_states": True}, keep=keep)
+    assert len(report.patched) == 2
+
+
+@needs_parakeet
+def test_dropped_positions_of_parakeet():
+    model = parakeet(dropout_positions=0.3)
+    found = []
+    for patch in (False, True):
+        if patch:
+            ours.patch(model)
+        torch.manual_seed(3)
+        found.append(judge.everything(model, {"input_features": mel()["input_features"]}, training=True))
+        torch.manual_seed(0)
+    judge.assert_same(*found, judge.EXACT)
+
+
+@needs_parakeet
+@torch.no_grad()
+def test_streaming_by_chunks():
+    model, x, found = parakeet("NemotronAsrStreaming", **STREAMING), torch.randn(2, 96, 8, dtype=torch.float64), []
+    for patch in (False, True):
+        if patch:
+            ours.patch(model)
+        frames, caches = [], {}
+        for chunk in x.split(8, 1):
+            output = model(input_features=chunk, use_cache=True, **caches)
+            caches = {name: output[name] for name in ("past_key_values", "padding_cache")}
+            frames.append(output.last_hidden_state)
+        found.append(torch.cat(frames, 1))
+    torch.testing.assert_close(*found, atol=1e-12, rtol=0.0)
+
+
+@needs_parakeet
+def test_parakeet_converted_to_layers():
+    model = parakeet()
+    module, sines = model.layers[1].self_attn, model.encode_positions(torch.zeros(2, 9, 24, dtype=torch.float64))
+    _, labeler = judge.assert_same_layer(module, lambda x: module(x, sines)[0], (9,), model=model)
+    assert labeler.num_labels == 127

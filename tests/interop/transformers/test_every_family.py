@@ -93,8 +93,10 @@ OLD = {
     )
     for name in ("Bert", "Albert")
 }
+PARAKEET = Case(test_conformer.parakeet_ctc, test_conformer.parakeet_inputs, judge.SINGLE, 1e-5)
 FAMILIES = [
     *(pytest.param(case, id=name) for name, case in CASES.items()),
+    pytest.param(PARAKEET, id="parakeet", marks=test_conformer.needs_parakeet),
     *(pytest.param(case, id=name, marks=test_bert.needs_four) for name, case in OLD.items()),
 ]
 

@@ -106,6 +106,10 @@ def conformer(kind="relative"):
     return within(test_conformer.bert(position_embeddings_type=kind), "encoder.layers.0.self_attn")
 
 
+def parakeet():
+    return within(test_conformer.parakeet(), "layers.0.self_attn")
+
+
 def speecht5():
     return within(test_speech.speecht5().speecht5.encoder.wrapped_encoder, "layers.0.attention")
 
@@ -137,6 +141,11 @@ REFUSED = {
     "speecht5 keys": (speecht5, {"key_value_states": X}, "key_value_states must be None.*got Tensor"),
     "vits": (vits, {"layer_head_mask": ONES}, "layer_head_mask must be None in a patched VitsAttention"),
     "conformer": (conformer, {}, "relative_position_embeddings must be given to Wav2Vec2BertSelfAttention"),
+    **(
+        {"parakeet": (parakeet, {}, "position_embeddings must be given to ParakeetEncoderAttention, got None")}
+        if hasattr(transformers, "ParakeetEncoder")
+        else {}
+    ),
     "heads": (conformer, {"head_mask": ONES}, "head_mask must be None in a patched Wav2Vec2BertSelfAttention"),
     "deberta": (deberta, DEBERTA | {"relative_pos": PAIRS}, "relative_pos must be None in a patched Dise.*got Tensor"),
     "v1": (lambda: deberta("Deberta"), DEBERTA | {"query_states": X}, "query_states must be None .* of DeBERTa v1, got"),
