@@ -69,7 +69,8 @@ def record_attention(
         :class:`~relgraph.functional.AttentionAux` per call, with ``label_mass`` and ``weights`` before dropout. Mass is
         ``[B, H, N_q, R]``, or ``[H, N_q, R]`` for packed labels, inputs without a batch and a RelationConv (a tuple for
         a sum, None for a layer without tables), so ``.mean(-2)`` is always the mean over queries. Weights are ``[B, H,
-        N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, and for a RelationConv ``[E, H]``, as in PyG's layers.
+        N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, and for a RelationConv or a layer with edge states
+        ``[E, H]``, as in PyG's layers; edge states have no mass.
         For a RelationHeteroConv they hold nodes and edges of all kinds end to end, in the order of its metadata.
 
     Raises:

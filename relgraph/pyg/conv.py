@@ -210,6 +210,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
             others |= {"key_gate": key_gate, "value_gate": value_gate, "key_map": key_map, "query_map": query_map}
             edge_states.check_options(self, others | {"add_self_loops": add_self_loops})
         self._alpha: Any = None
+        self._terms: Any = None
 
     @classmethod
     def from_rgat_conv(cls, conv: RGATConv, **kwargs: Any) -> Self:

@@ -35,20 +35,25 @@ def attend(
     if layer._can_fuse():
         rate = layer.dropout if layer.training else 0.0
         return states._attend(query, key, value, edge, listed, dropout_p=rate, degree=degree)
-    index = edges.index.long().index_select(1, listed.order)
-    sums = layer.propagate(index, query=query, key=key, value=value, edge_type=None, edge_attr=edge, size=edges.sizes)
-    (alpha, terms), layer._alpha = layer._alpha, None
-    gates = None if terms.gate is None else sum_by_row(terms.gate, listed.row, listed.queries)
+    # in the order of the caller's edges, as are the masks of explainers
+    own = listed.unsort(edge)
+    sums = layer.propagate(
+        edges.index.long(), query=query, key=key, value=value, edge_type=None, edge_attr=own, size=edges.sizes
+    )
+    found = layer._alpha, layer._terms.gate, layer._terms.states
+    layer._alpha = layer._terms = None
+    alpha, gate, new = (None if x is None else x.index_select(0, listed.order) for x in found)
+    gates = None if gate is None else sum_by_row(gate, listed.row, listed.queries)
     degree = listed.degrees() if degree is None else degree
     values, vectors = sums.split([value.shape[-1], sums.shape[-1] - value.shape[-1]], -1)
-    return Attended(states._nodes(Sums(values, vectors, gates, degree.to(sums.dtype))), alpha, terms.states)
+    return Attended(states._nodes(Sums(values, vectors, gates, degree.to(sums.dtype))), alpha, new)
 
 
 def message(layer: Any, terms: Terms, value_j: Tensor, index: Tensor, ptr: Any, size: Any) -> Tensor:
-    """The weighted values and vectors ``[E, H, C + X]`` of all edges; the layer keeps their weights and terms."""
+    """The weighted values and vectors ``[E, H, C + X]`` of all edges; the layer keeps weights and terms."""
     alpha = softmax(terms.scores, index, ptr, size)
     alpha = alpha if terms.gate is None else alpha * terms.gate
-    layer._alpha = alpha, terms
+    layer._alpha, layer._terms = alpha, terms  # explainers read the first
     if terms.vectors is not None:
         value_j = torch.cat([value_j, terms.vectors.expand(-1, layer.heads, -1)], -1)
     return value_j * dropout(alpha, layer.dropout, layer.training)[..., None]

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch_geometric.explain import AttentionExplainer, Explainer
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
 import relgraph as rg
@@ -99,6 +100,25 @@ def test_an_explainer_masks_what_edges_bring(update, graph):
     assert states.shape == edge_attr.shape
     clear_masks(conv)
     assert not torch.allclose(conv(x, edge_index, edge_attr=edge_attr)[0], z)
+
+
+@pytest.mark.parametrize("update", ["egt", "grit", "relational"])
+def test_an_explainer_reads_the_weights(update, graph):
+    class Nodes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = layer(update)
+
+        def forward(self, x, edge_index, edge_attr):
+            return self.conv(x, edge_index, edge_attr=edge_attr)[0]
+
+    model, task = Nodes().eval(), {"mode": "regression", "task_level": "node", "return_type": "raw"}
+    explainer = Explainer(
+        model, AttentionExplainer("max"), explanation_type="model", model_config=task, edge_mask_type="object"
+    )
+    x, edge_index, edge_attr = graph
+    *_, (_, alpha) = model.conv(x, edge_index, edge_attr=edge_attr, return_attention_weights=True)
+    torch.testing.assert_close(explainer(x, edge_index, edge_attr=edge_attr).edge_mask, alpha.amax(1))
 
 
 @pytest.mark.parametrize("update", ["egt", "grit", "relational"])

@@ -85,7 +85,7 @@ def check_degree(degree: Any, states: EdgeStates | None, rows: int, edge: Tensor
     if degree.is_cpu and check.can_look_at_data(degree):  # on a GPU this would wait
         numbers = degree.double()  # unsigned integers cannot be compared as they are
         if bool((numbers < 0).any()):
-            raise ValueError(f"degree must be at least 0, got {numbers.min().item():g}")
+            raise ValueError(f"degree must be at least 0, got {degree[numbers.argmin()].item()}")
     return degree
 
 
