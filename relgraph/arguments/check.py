@@ -300,6 +300,14 @@ def same_device(**tensors: Tensor | None) -> None:
             raise ValueError(f"{name} must be on the device of {first_name}, {first.device}, got {value.device}")
 
 
+def same_dtype(**tensors: Tensor | None) -> None:
+    """Raise ValueError unless all given tensors have one dtype, or autocast chooses it."""
+    (first_name, first), *others = [(name, x) for name, x in tensors.items() if x is not None]
+    for name, value in others:
+        if value.dtype != first.dtype and autocast_dtype(value.device.type) is None:
+            raise ValueError(f"{name} must have the dtype of {first_name}, {first.dtype}, got {value.dtype}")
+
+
 def parameter_place(where: Any, dtype: Any) -> dict[str, Any]:
     """``device`` and ``dtype`` of a parameter as keyword arguments, checked; each may be None."""
     if where is not None:

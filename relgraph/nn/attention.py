@@ -27,7 +27,6 @@ from relgraph.nn.edge_states import (
     Pending,
     check_call,
     check_degree,
-    check_dtype,
     check_edge_update,
     check_fits,
     check_listed,
@@ -427,7 +426,7 @@ class RelationAttention(Projections):
         assert states is not None
         degree = check_degree(degree, states, listed.queries, edge_attr)
         q, k, v = (x if inputs.packed else x.transpose(1, 2).flatten(0, 1) for x in self._project(inputs, None)[:3])
-        edge = listed.sort(check_dtype(edge_attr, states))
+        edge = states._sorted(edge_attr, listed)
         rate = self.dropout if self.training else 0.0
         found = states._attend(q, k, v, edge, listed, dropout_p=rate, degree=degree)
         out = self.out_proj(found.nodes.flatten(1)).view(query.shape)

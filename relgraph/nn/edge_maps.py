@@ -78,6 +78,7 @@ def check_edge_attr(given: Any, maps: Any, labels: Any, query: Tensor, cache: KV
             f"got {list(given.shape)}"
         )
     check.same_device(**{names.query: query, name: given})
+    check.same_dtype(**{names.query: query, name: given})
 
 
 def beside_turned(plain: Tensor, turned: Tensor, key: Tensor, of_key: Tensor, *, packed: bool) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.arguments.hints import in_place_of_tensor
 from relgraph.labels import EdgeLabels
-from relgraph.nn.edge_states import EdgeStates, Listed, check_degree, check_dtype, check_edge_update
+from relgraph.nn.edge_states import EdgeStates, Listed, check_degree, check_edge_update
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg import edge_states
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
@@ -451,6 +451,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         edges = read_edges(edge_index, edge_type, edge_attr, sizes, self.num_relations, self.edge_dim)
         if x_src.device != edges.index.device:
             check.same_device(x=x_src, edge_index=edges.index)
+        check.same_dtype(x=x_src, edge_attr=edges.attr)
         loops = self.self_loops
         return x_src, x_dst, edge_index, edges if loops is None else loops._replace(edges)
 
@@ -489,7 +490,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         if self.edge_states.after_nodes and x_src is not x_dst:
             raise ValueError("x must be one tensor with edge_update='relational', which reads new sources, got a pair")
         listed = Listed.of(edges.known or edges.labels())
-        edge = listed.sort(check_dtype(edges.attr, self.edge_states))
+        edge = self.edge_states._sorted(edges.attr, listed)
         found = edge_states.attend(self, self._project(x_src, x_dst), edge, edges, listed, degree)
         out = self._with_root(found.nodes.flatten(1) if self.concat else found.nodes.mean(1), x_dst)
         new = listed.unsort(self.edge_states._update(edge, found.states, out, listed))

@@ -216,6 +216,7 @@ class RelationHeteroConv(EdgeLayer):
             sizes = nodes[source].shape[0], nodes[target].shape[0]
             edges[kind] = _edges_of(kind, edge_index_dict[kind], attrs.get(kind), sizes, self.edge_dims.get(kind))
             check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges[kind].index})
+            check.same_dtype(**{"x_dict": nodes[source], f"edge_attr_dict[{kind}]": edges[kind].attr})
         for kind in attrs:
             if kind not in edges:
                 raise ValueError(f"edge_index_dict must hold the edges of all features given, got none of {kind}")

@@ -157,7 +157,7 @@ def test_bad_edges(x, edges):
         (ValueError, lambda: plain(x, labels), "must have 0 relations, got 4"),
         (ValueError, lambda: conv(x[:5], labels), "given as labels, must be of 5 sources and 5 targets, got 7 and 7"),
         (ValueError, lambda: conv(x, rg.EdgeLabels(index, types, R, q_len=N, default=0)), "must have default=None and"),
-        (TypeError, lambda: conv(x, rg.ClippedDistance(1).dense()(N)), "RelationGlobalAttention takes labels"),
+        (TypeError, lambda: conv(x, rg.ClippedDistance(1).dense()(N)), "RelationGlobalAttention takes other labels"),
     ):
         with pytest.raises(error, match=message):
             call()

@@ -13,7 +13,6 @@ Files, in the order in which edges meet them:
 from relgraph.nn.edge_states.attention import Pending as Pending
 from relgraph.nn.edge_states.attention import check_call as check_call
 from relgraph.nn.edge_states.attention import check_degree as check_degree
-from relgraph.nn.edge_states.attention import check_dtype as check_dtype
 from relgraph.nn.edge_states.attention import check_fits as check_fits
 from relgraph.nn.edge_states.attention import check_listed as check_listed
 from relgraph.nn.edge_states.attention import refuse as refuse

@@ -87,11 +87,3 @@ def check_degree(degree: Any, states: EdgeStates | None, rows: int, edge: Tensor
         if bool((numbers < 0).any()):
             raise ValueError(f"degree must be at least 0, got {degree[numbers.argmin()].item()}")
     return degree
-
-
-def check_dtype(edge: Tensor, states: EdgeStates) -> Tensor:
-    """Return the vectors in the type of the parameters; raise if they have another, which autocast did not make."""
-    dtype = next(states.parameters()).dtype
-    if edge.dtype is not dtype and check.autocast_dtype(edge.device.type) is None:
-        raise TypeError(f"edge_attr must be {dtype}, as the parameters of the layer, got {edge.dtype}")
-    return edge.to(dtype)

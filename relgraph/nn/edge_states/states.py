@@ -121,6 +121,10 @@ class EdgeStates(nn.Module):
         """The next states ``[E, F]`` from those before, what attention found, and the new nodes ``[N, width]``."""
         raise NotImplementedError
 
+    def _sorted(self, edge: Tensor, listed: Listed) -> Tensor:
+        """States by target, in the type of the parameters, which autocast may not have given them."""
+        return listed.sort(edge.to(next(self.parameters()).dtype))
+
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, edge: Tensor, listed: Listed, *, dropout_p: float = 0.0,
         degree: Tensor | None = None,
