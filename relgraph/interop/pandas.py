@@ -32,7 +32,7 @@ KINDS = ("number", "category", "text", "time", "hidden")
 """How the value of a cell is read: see :class:`Sample`."""
 
 YEAR = 365.25 * 86400
-"""Seconds in the unit of times that a model reads."""
+"""The seconds of a year: models read times in years."""
 
 
 class Sample(NamedTuple):
@@ -79,8 +79,8 @@ class Database:
         primary_keys: the column of each table that identifies its rows; tables may lack one.
         foreign_keys: ``{(table, column): other}``: the column holds primary keys of the table ``other``. An empty cell
             links to no row.
-        times: the column of a table that says when a row became known. Rows of other tables, and those without a time,
-            are always known.
+        times: the column of a table that says when a row became known. Rows without a time became known with the latest
+            row that their foreign keys refer to; without such a row they are always known.
         most_categories: how many different values a category may have.
         text_codes: how many codes texts share.
 
@@ -137,6 +137,7 @@ class Database:
         for table, column in dated.items():
             self._times[self._of(table)] = _seconds(f"times[{table!r}]", self._frames[table][column])
         self._parents = self._read_links(keys, links)
+        self._inherit_times()
         self._children = _grouped(self._parents, self._rows)
         self._links = _grouped(self._parents[::-1], self._rows)
         self.num_codes = self.text_codes
@@ -289,6 +290,15 @@ class Database:
             children = np.flatnonzero(given) + self._starts[table]
             found.append(np.stack([parents.to_numpy(np.int64), children]))
         return np.concatenate(found, 1)
+
+    def _inherit_times(self) -> None:
+        """Rows without a time get the latest of their parents, and these of theirs."""
+        parents, children = self._parents[:, np.isnan(self._times[self._parents[1]])]
+        while len(parents):
+            before = self._times.copy()
+            np.fmax.at(self._times, children, before[parents])
+            if np.array_equal(before, self._times, equal_nan=True):
+                return
 
     def _read(self, place: str, name: str, held: Any, most: int) -> _Column:
         """A column with a number and a code per row; new categories take the next codes."""

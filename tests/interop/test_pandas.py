@@ -73,8 +73,26 @@ def links_of(held):
 
 
 def day_of(held, place):
+    """When a row became known; a result without a day became known with its race."""
     table, row = place
-    return held[table].day[row] if table != "drivers" else pd.NaT
+    day = held[table].day[row] if table != "drivers" else pd.NaT
+    if table != "results" or not pd.isna(day) or pd.isna(race := held[table].race[row]):
+        return day
+    return held["races"].day[int(race[1:])]
+
+
+def test_times_pass_on_through_tables_and_circles():
+    tables = {
+        "races": pd.DataFrame({"race": [0, 1], "day": days([1, 3])}),
+        "laps": pd.DataFrame({"lap": range(3), "race": [0, 1, None], "before": pd.array([None, 0, 1], "Int64")}),
+        "stops": pd.DataFrame({"lap": [0, 1, 2], "day": days([None, None, 0])}),
+    }
+    links = {("laps", "race"): "races", ("laps", "before"): "laps", ("stops", "lap"): "laps"}
+    keys, times = {"races": "race", "laps": "lap"}, {"races": "day", "stops": "day"}
+    database = Database(tables, primary_keys=keys, foreign_keys=links, times=times)
+    for table, wanted in (("laps", [1, 3, 3]), ("stops", [1, 3, 0])):
+        for row, day in enumerate(wanted):
+            assert database.around(table, row).cells.until == day * DAY
 
 
 @given(databases(), st.data())
