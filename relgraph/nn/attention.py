@@ -356,7 +356,9 @@ class RelationAttention(Projections):
             [0.0, 0.0]
         """
         if self.edge_states is not None:
-            refused = {"key": key, "value": value, "key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+            names = self._names
+            refused = {names.key: key, names.value: value, names.attn_mask: attn_mask}
+            refused |= {names.key_padding_mask: key_padding_mask}
             refused |= {"is_causal": is_causal, "q_offset": q_offset, "need_label_mass": need_label_mass}
             refused |= {"cache": cache, "average_attn_weights": average_attn_weights, "positions": positions}
             check_call(refused)
