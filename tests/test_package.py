@@ -68,3 +68,11 @@ def test_twine_finds_nothing_to_say(archives):
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("PASSED") == 2
+
+
+def test_importing_loads_no_compiler_and_no_package_of_an_extra():
+    code = "import sys, torch; before = set(sys.modules); import relgraph; print(*set(sys.modules) - before)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    heavy = {"sympy", "torch._dynamo", "torch._inductor", "triton", "networkx", "torch_geometric", "transformers"}
+    assert "relgraph" in loaded
+    assert not heavy & set(loaded)
