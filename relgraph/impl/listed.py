@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl.problem import Problem
-from relgraph.plan import LabelPlan, graph_at, listed_pairs
+from relgraph.plan import LabelPlan, graph_at, listed_pairs, sort_stably
 
 
 class Pattern(NamedTuple):
@@ -38,7 +38,7 @@ class Pattern(NamedTuple):
     @classmethod
     def of(cls, row_ptr: Tensor, row: Tensor, col: Tensor, columns: int) -> Pattern:
         """The pattern of pairs that are sorted by row already."""
-        sorted_col, by_col = col.sort(stable=True)
+        sorted_col, by_col = sort_stably(col)
         col_ptr = torch.searchsorted(sorted_col, torch.arange(columns + 1, device=col.device))
         return cls(row_ptr, row, col, col_ptr, sorted_col, row[by_col], by_col, inverse(by_col))
 

@@ -60,13 +60,7 @@ RULES = {
         "native",
         "the call is a part of a larger one that drops weights, on a CPU, and the compiled kernels can do the call",
     ),
-    "exported by rows": Rule(
-        "dense", "inside torch.export, with what chunked does by rows, whose number would fix the exported lengths"
-    ),
-    "exported": Rule(
-        "chunked",
-        "inside torch.export, where a rule on sizes would fix the exported lengths and compiled kernels the machine",
-    ),
+    "exported": Rule("dense", "inside torch.export, whose programs then hold torch's own operators only"),
     "decoding": Rule(
         "native",
         "there is one query row without gradients (a decoding step) on a CPU, and the compiled kernels can do the call",
@@ -96,7 +90,7 @@ def _row_for(call: Call) -> str:
     if call.dropout_seed is not None and _draws_of_larger(call) and not exporting and _native(call) is None:
         return "part"
     if exporting:
-        return "exported by rows" if rows.needed(call) else "exported"
+        return "exported"
     if plan.q_len == 1:
         return "decoding" if not _any_needs_gradient(call) and _native(call) is None else "one row"
     scores = size(call)

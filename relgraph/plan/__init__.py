@@ -28,6 +28,7 @@ from relgraph.plan.lower import SORTERS as SORTERS
 from relgraph.plan.lower import SortedPairs as SortedPairs
 from relgraph.plan.lower import lower as lower
 from relgraph.plan.lower import plain as plain
+from relgraph.plan.lower import sort_stably as sort_stably
 from relgraph.plan.memory import memo_of as memo_of
 from relgraph.plan.memory import plan_memo as plan_memo
 from relgraph.plan.memory import tensor_once as tensor_once

@@ -158,7 +158,16 @@ def _sorted(numbers: Tensor, stop: int) -> tuple[Tensor, Tensor]:
     # sorting many numbers takes half the time with 32 bits; a symbolic length cannot be compared
     if not torch.compiler.is_compiling() and numbers.shape[0] >= MANY and stop <= 1 << 31:
         numbers = numbers.to(torch.int32)
-    return numbers.sort(stable=True)
+    return sort_stably(numbers)
+
+
+def sort_stably(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers in rising order, and where each was; equal ones keep their order."""
+    if not torch.compiler.is_exporting():
+        return numbers.sort(stable=True)
+    count = numbers.shape[0]  # ONNX has no stable sort, so all numbers must differ
+    order = (numbers * count + torch.arange(count, device=numbers.device)).sort().indices
+    return numbers.index_select(0, order), order
 
 
 def _borders(row: Tensor, rows: int) -> Tensor:

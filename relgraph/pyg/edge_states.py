@@ -43,6 +43,7 @@ def attend(
     found = layer._alpha, layer._terms.gate, layer._terms.states
     layer._alpha = layer._terms = None
     alpha, gate, new = (None if x is None else x.index_select(0, listed.order) for x in found)
+    assert alpha is not None
     gates = None if gate is None else sum_by_row(gate, listed.row, listed.queries)
     degree = listed.degrees() if degree is None else degree
     values, vectors = sums.split([value.shape[-1], sums.shape[-1] - value.shape[-1]], -1)

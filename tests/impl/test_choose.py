@@ -102,7 +102,7 @@ def test_calls_that_the_kernels_cannot_take_do_not_load_them(monkeypatch):
 
 def test_an_exported_program_depends_on_no_library_of_one_machine(on_a_cpu, monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    assert choose(call(**LARGE), None) == "chunked"
+    assert choose(call(**LARGE), None) == "dense"
 
 
 def test_one_row_against_a_long_past_is_compiled_unless_it_learns(on_a_cpu):
@@ -139,7 +139,7 @@ def test_on_a_gpu_what_the_fused_kernels_do_not_do_goes_on_down_the_table(on_a_g
 
 def test_on_a_gpu_an_exported_program_depends_on_no_kernels(on_a_gpu, monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    assert choose(call(**LARGE), None) == "chunked"
+    assert choose(call(**LARGE), None) == "dense"
 
 
 def test_weights_go_dense_and_masks_that_learn_to_kernels(on_a_cpu):

@@ -214,7 +214,11 @@ ATTR = torch.zeros(12, F, dtype=F64)
         ({"edge_attr": None}, ValueError, "edge_attr must be given to a layer with edge_dim=3, got None"),
         ({"edge_attr": ATTR[:11]}, ValueError, r"edge_attr must have a row for each .* = \[12, 3\], got \[11, 3\]"),
         ({"edge_attr": ATTR.long()}, TypeError, "edge_attr must be floating, got torch.int64: .* passed as labels"),
-        ({"edge_attr": ATTR.float()}, ValueError, "edge_attr must have the dtype of query, torch.float64, got torch.float32"),
+        (
+            {"edge_attr": ATTR.float()},
+            ValueError,
+            "edge_attr must have the dtype of query, torch.float64, got torch.float32",
+        ),
         ({"edge_attr": ATTR.to("meta")}, ValueError, "edge_attr must be on the device of query, cpu, got meta"),
         ({"labels": rg.ClippedDistance(2)(N)}, ValueError, "labels must be EdgeLabels, .* got DistanceLabels"),
         ({"cache": rg.KVCache()}, NotImplementedError, "edge_attr must not be given with a cache that grows"),

@@ -238,7 +238,7 @@ def _ids_of(plan: LabelPlan, tables: Sequence[Tables], device: torch.device) -> 
             for part, one in zip(plan.parts, tables, strict=True)
         ]
 
-    if plan.batch * plan.q_len * plan.k_len > KEPT_PAIRS or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or plan.batch * plan.q_len * plan.k_len > KEPT_PAIRS:
         return made()
     for part in plan.parts:
         # what is kept may not hold the plan, or weights

@@ -70,7 +70,9 @@ class _Work:
         pairs, rows = self.labels.shape[0], max(query.shape[1], 1)
         # Lanes that join batch rows hold the tables of all of these, one below the other.
         self.stacked = self.joint and bool(self.tables.batched)
-        self.pair_by_pair = self.stacked or self.num_labels * rows > LABELS_A_PAIR * pairs
+        # a rule on sizes would fix those of an exported program
+        many = not torch.compiler.is_exporting() and self.num_labels * rows > LABELS_A_PAIR * pairs
+        self.pair_by_pair = self.stacked or many
         self.at_row = self.labels
         if self.stacked:
             rows_of = self.num_labels + 1

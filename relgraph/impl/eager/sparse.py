@@ -226,8 +226,37 @@ def _register(
     _DIRECT[name] = Direct
 
 
+def _plain_dot(a: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:
+    p = Pattern(*pattern)
+    return (_lanes(a.index_select(1, p.row), lanes) * _lanes(b.index_select(1, p.col), lanes)).sum(-1)
+
+
+def _plain_sum(weights: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:
+    p, many = Pattern(*pattern), weights.shape[0]
+    product = weights[..., None] * _lanes(b.index_select(1, p.col), many)
+    product = product if many == lanes else product.unflatten(0, (lanes, -1)).sum(1)
+    return b.new_zeros(lanes, p.row_ptr.shape[0] - 1, b.shape[-1]).index_add(1, p.row, product)
+
+
+def _plain_softmax(scores: Tensor, row_ptr: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    lanes, rows = scores.shape[0], row_ptr.shape[0] - 1
+    lowest = scores.new_full((lanes, rows), float("-inf"))
+    top = lowest.scatter_reduce(1, row.expand(lanes, -1), scores.detach(), "amax")
+    unseeing = top == float("-inf")
+    weights = (scores - top.masked_fill(unseeing, 0.0).index_select(1, row)).exp()
+    total = scores.new_zeros(lanes, rows).index_add(1, row, weights)
+    lse = (top + total.log()).masked_fill(unseeing, float("-inf"))
+    return weights / total.masked_fill(unseeing, 1.0).index_select(1, row), lse
+
+
+_PLAIN = {"sampled_dot": _plain_dot, "weighted_sum": _plain_sum, "row_softmax": _plain_softmax}
+"""Each op in torch's own operators, for exported programs, which run without relgraph."""
+
+
 def _run(name: str, *inputs: Any) -> Any:
     """The op of this name, or its function of autograd if nothing traces."""
+    if torch.compiler.is_exporting():
+        return _PLAIN[name](*inputs)
     if unwatched([x for x in inputs if isinstance(x, Tensor)]):
         return _DIRECT[name].apply(*inputs)
     return getattr(torch.ops.relgraph, name)(*inputs)

@@ -1,0 +1,167 @@
+"""Exported programs hold torch's own operators only, of any size, and run where relgraph is not: AOTInductor, ONNX."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+import relgraph as rg
+
+pytest.importorskip("torch_geometric", reason="RelationConv needs torch_geometric")
+
+BATCH, NODES, EDGES = Dim("batch", min=1, max=64), Dim("nodes", min=2, max=4096), Dim("edges", min=2, max=10**5)
+SIZES = ((2, 9, 20), (1, 5, 7), (3, 40, 300))
+LABELS = 5
+
+
+class Ids(nn.Module):
+    """An encoder with ids that the caller writes out."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS), 2)
+
+    def forward(self, x, ids):
+        return self.encoder(x, labels=rg.DenseLabels(ids, LABELS))
+
+
+class Edges(Ids):
+    """The same over listed edges, in all batch rows."""
+
+    def forward(self, x, edge_index, edge_type):
+        return self.encoder(x, labels=rg.EdgeLabels(edge_index, edge_type, LABELS, q_len=x.shape[1]))
+
+
+class Conv(nn.Module):
+    """A graph layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = rg.pyg.RelationConv(16, 4, heads=4, num_relations=LABELS)
+
+    def forward(self, x, edge_index, edge_type):
+        return self.conv(x[0], edge_index, edge_type)
+
+
+def distance():
+    return rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3)), 2)
+
+
+def inputs(name, batch, nodes, edges):
+    x = torch.randn(batch if name in ("distance", "ids") else 1, nodes, 16)
+    if name == "distance":
+        return (x,)
+    if name == "ids":
+        return x, torch.randint(-1, LABELS, (batch, nodes, nodes))
+    return x, torch.randint(0, nodes, (2, edges)), torch.randint(0, LABELS, (edges,))
+
+
+MODELS = {"distance": distance, "ids": Ids, "edges": Edges, "conv": Conv}
+DYNAMIC = {
+    "distance": ({0: BATCH, 1: NODES},),
+    "ids": ({0: BATCH, 1: NODES}, {0: BATCH, 1: NODES, 2: NODES}),
+    "edges": ({1: NODES}, {1: EDGES}, {0: EDGES}),
+    "conv": ({1: NODES}, {1: EDGES}, {0: EDGES}),
+}
+MADE: dict = {}
+
+
+def exported(name):
+    """The model and its program, made once for all targets."""
+    if name not in MADE:
+        torch.manual_seed(0)
+        model = MODELS[name]().eval()
+        with torch.no_grad():
+            MADE[name] = model, export(model, inputs(name, *SIZES[0]), dynamic_shapes=DYNAMIC[name])
+    return MADE[name]
+
+
+def check(name, run, allowed=1e-5):
+    model, _ = exported(name)
+    for size in SIZES:
+        given = inputs(name, *size)
+        torch.testing.assert_close(run(*given), model(*given), atol=allowed, rtol=allowed)
+
+
+def ours(program):
+    return {str(node.target) for node in program.graph.nodes if "relgraph" in str(node.target)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_torch_operators_only(name):
+    program = exported(name)[1]
+    assert not ours(program)
+    check(name, program.run_decompositions().module())
+
+
+def test_a_loaded_program_needs_no_relgraph(tmp_path):
+    (model, program), (x,) = exported("distance"), inputs("distance", *SIZES[2])
+    torch.export.save(program, tmp_path / "model.pt2")
+    torch.save((x, model(x).detach()), tmp_path / "pair.pt")
+    code = (
+        "import sys, torch\n"
+        "x, wanted = torch.load('pair.pt')\n"
+        "torch.testing.assert_close(torch.export.load('model.pt2').module()(x), wanted, atol=1e-5, rtol=1e-5)\n"
+        "assert 'relgraph' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_aot_inductor(name, tmp_path):
+    package = torch._inductor.aoti_compile_and_package(exported(name)[1], package_path=str(tmp_path / "model.pt2"))
+    check(name, torch._inductor.aoti_load_package(package))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_onnx(name, tmp_path):
+    pytest.importorskip("onnxscript", reason="torch.onnx.export needs onnx and onnxscript")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    torch.onnx.export(exported(name)[1], dynamo=True, verbose=False).save(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    names = [one.name for one in session.get_inputs()]
+
+    def run(*given):
+        return torch.from_numpy(session.run(None, dict(zip(names, [x.numpy() for x in given], strict=True)))[0])
+
+    check(name, run)
+
+
+@pytest.mark.parametrize("name", ["T5", "DeBERTa"])
+@torch.no_grad()
+def test_patched_models(name):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 40, "num_layers": 2, "num_heads": 2}
+    if name == "T5":
+        model = transformers.T5EncoderModel(transformers.T5Config(d_model=16, d_kv=8, d_ff=16, **sizes)).eval()
+    else:
+        config = transformers.DebertaV2Config(
+            vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+            relative_attention=True, position_buckets=8, max_position_embeddings=32, pos_att_type=["p2c", "c2p"],
+            share_att_key=True, norm_rel_ebd="layer_norm", position_biased_input=False,
+        )  # fmt: skip
+        model = transformers.DebertaV2Model(config).eval()
+    rg.interop.transformers.patch(model)
+
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids):
+            return self.model(ids).last_hidden_state
+
+    hidden = Hidden()
+    program = export(hidden, (torch.randint(3, 40, (2, 9)),), dynamic_shapes=({1: Dim("n", min=2, max=32)},))
+    assert not ours(program)
+    for length in (9, 4, 30):
+        ids = torch.randint(3, 40, (2, length))
+        torch.testing.assert_close(program.module()(ids), hidden(ids), atol=1e-5, rtol=1e-5)
