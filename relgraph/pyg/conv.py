@@ -451,7 +451,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
         edges = read_edges(edge_index, edge_type, edge_attr, sizes, self.num_relations, self.edge_dim)
         if x_src.device != edges.index.device:
             check.same_device(x=x_src, edge_index=edges.index)
-        check.same_dtype(x=x_src, edge_attr=edges.attr)
+        if edges.attr is not None:
+            check.same_dtype(x=x_src, edge_attr=edges.attr)
         loops = self.self_loops
         return x_src, x_dst, edge_index, edges if loops is None else loops._replace(edges)
 
