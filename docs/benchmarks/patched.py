@@ -81,7 +81,33 @@ def cases(quick: bool) -> list[Case]:
     all_of_it = 8 if quick else 64
     made.append(Case("SAM global attention", f"{all_of_it} × {all_of_it}", lambda way: _sam(way, all_of_it), lambda: {
         "hidden_states": _states(all_of_it**2, 768).unflatten(1, (all_of_it, all_of_it))}, rounds=3))  # fmt: skip
+    n = 60 if quick else 2048
+    made += [Case(name, str(n), partial(_inkling, kind), lambda window=window: {
+        "hidden_states": _states(n, 1024), "attention_mask": _near(n, window)})
+        for name, kind, window in (("Inkling sliding attention", "hybrid_sliding", 512),
+                                   ("Inkling full attention", "hybrid", n))]  # fmt: skip
     return made
+
+
+def _near(length: int, window: int) -> Tensor:
+    """The mask of a causal window, as transformers makes it for an eager implementation, which sdpa takes too."""
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    mask = torch.zeros(1, 1, length, length)
+    return mask.masked_fill_((distance < 0) | (distance >= window), torch.finfo(mask.dtype).min)
+
+
+def _inkling(kind: str, way: str) -> nn.Module:
+    """A sixteenth of Inkling's attention: 8 heads of 128 over states of 1,024."""
+    from transformers import InklingTextConfig
+    from transformers.models.inkling.modeling_inkling import InklingAttention
+
+    config = InklingTextConfig(
+        hidden_size=1024, num_hidden_layers=1, num_attention_heads=8, num_key_value_heads=1, swa_num_attention_heads=8,
+        swa_num_key_value_heads=2, layer_types=[kind], attn_implementation=way,
+    )  # fmt: skip
+    attention = InklingAttention(config, 0)
+    nn.init.normal_(attention.rel_logits_proj.proj, std=0.02)  # it has no values at first
+    return attention
 
 
 def _states(length: int, width: int, batch: int = 1) -> Tensor:

@@ -27,6 +27,7 @@ def with_sink(answer: Answer, sink: Tensor | None) -> Answer:
 
 
 def share_of_keys(lse: Tensor, sink: Tensor) -> Tensor:
-    """The share of each row's attention that keys keep when there is a sink ``[H]``: σ(lse - sink), ``[B, H, N_q]``."""
+    """The share of the attention of each row that keys keep, σ(lse - sink), for a sink ``[H]`` or ``[B, H, N_q]``."""
+    sink = sink[:, None] if sink.dim() == 1 else sink
     lowest = torch.finfo(lse.dtype).min  # -inf less a sink of -inf would be NaN
-    return (lse.clamp(min=lowest) - sink.to(lse.dtype)[:, None]).sigmoid()
+    return (lse.clamp(min=lowest) - sink.to(lse.dtype)).sigmoid()

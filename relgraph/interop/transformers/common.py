@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from relgraph.functional.attention import attend as attention
+from relgraph.functional.sink import share_of_keys
 from relgraph.labels import Labels
 from relgraph.labels.memory import memory_of
 
@@ -65,12 +66,14 @@ def compute(
     dropout: float,
     scale: float | None,
     need_weights: bool = False,
+    row_sinks: Tensor | None = None,
     **terms: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The output ``[B, N_q, H · D_v]`` of a module's attention, and on request the weights, which takes ``"dense"``.
 
     ``mask`` is that of transformers: None (then causal if the module is), or ``[B, 1 or H, 1 or N_q, at least N_k]``,
-    bool or added to scores. ``terms`` are other arguments of :func:`~relgraph.relation_attention`.
+    bool or added to scores. ``row_sinks``, ``[B, H, N_q]``, are scores that join the softmax of each query and carry no
+    value. ``terms`` are other arguments of :func:`~relgraph.relation_attention`.
     """
     # from 5.0 on, a causal model passes no mask if a fused implementation needs none: see sdpa_mask in transformers
     causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
@@ -81,8 +84,14 @@ def compute(
         "dropout_p": dropout if module.training else 0.0, "need_weights": need_weights,
         "impl": "dense" if need_weights else getattr(module, IMPL, None),
     }  # fmt: skip
-    output, aux = attention({**given, **terms})
-    return output.transpose(1, 2).flatten(2), aux.weights
+    if row_sinks is None:
+        output, aux = attention({**given, **terms})
+        return output.transpose(1, 2).flatten(2), aux.weights
+    output, aux = attention({**given, **terms}, need_lse=True)
+    assert aux.lse is not None  # asked for
+    share = share_of_keys(aux.lse, row_sinks)[..., None]
+    weights = None if aux.weights is None else aux.weights * share
+    return (output * share.to(output.dtype)).transpose(1, 2).flatten(2), weights
 
 
 def rows_of(embedding: nn.Module) -> Tensor:

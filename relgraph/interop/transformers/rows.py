@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from relgraph.labelers.sequence.distance import DistanceLabeler
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED
 from relgraph.labels.memory import Memory
 
 
@@ -35,6 +36,13 @@ def rows_by_query_minus_key(least: int, most: int) -> Rows:
     """Row ``i − j − least`` of a table that counts i − j from ``least`` to ``most`` and clips it there."""
     count = most - least + 1
     return Rows(tuple(reversed(range(count))), most, count)
+
+
+@functools.lru_cache(maxsize=64)
+def rows_before(count: int, *, near_only: bool) -> Rows:
+    """Row ``i − j`` of a table for keys up to the query; farther ones have no row, or are not seen (``near_only``)."""
+    farther = NOT_ATTENDING if near_only else UNLABELED
+    return Rows((farther, *reversed(range(count)), NOT_ATTENDING), count, count)
 
 
 def cut_to_length(labeler: DistanceLabeler, q_len: int, k_len: int) -> tuple[slice, DistanceLabeler]:

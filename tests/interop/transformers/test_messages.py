@@ -13,6 +13,7 @@ from tests.interop.transformers import (  # noqa: E402
     test_bert,
     test_conformer,
     test_deberta,
+    test_inkling,
     test_layoutlm,
     test_mpnet,
     test_sam,
@@ -249,6 +250,9 @@ NOT_CONVERTED = {
     "bert pruned": (pruned, "module must give outputs as wide as its inputs.*got 2 heads of 8 for width"),
     "albert": (albert, "got Albert.*Attention: it ends with a residual connection and a layer norm"),
 }  # fmt: skip
+if test_inkling.NAMES:
+    MADE = lambda: within(test_inkling.tiny(), "model.layers.0.self_attn")  # noqa: E731
+    NOT_CONVERTED["inkling"] = MADE, "InklingAttention: each query mixes its own scores of the distances"
 
 
 @pytest.mark.parametrize("name", names_of(NOT_CONVERTED))
