@@ -1,9 +1,10 @@
-"""Speech models, each with another kind of table: VITS, SpeechT5, WavLM, Granite Speech.
+"""Speech models, each with another kind of table: VITS, SpeechT5, WavLM, Granite Speech, Phi-4's audio encoder.
 
     VITS:            e_ij = q_i·(k_j + a^K[j − i]) / √d,  z_i = Σ_j α_ij (v_j + a^V[j − i]),  no row beyond the window
     SpeechT5:        e_ij = q_i·(k_j + a[clip(i − j, −m, m − 1)]) / √d
     WavLM:           e_ij = q_i·k_j / √d + g_i·b[bucket(j − i)],  g_i a gate per head and query
     Granite Speech:  e_ij = q_i·(k_j + a[i − j]) / √d,  within blocks of a fixed length
+    Phi-4 audio:     e_ij = q_i·k_j / √d + b[clip(j − i, −m, m − 1)] + m_ij,  m_ij is 1 for pairs to see, else 0
 
 Source: Shaw et al. 2018 (VITS, SpeechT5, Granite Speech); Chen et al. 2022, section 3.1 (WavLM); the code of
 transformers for the order of rows.
@@ -21,7 +22,7 @@ from relgraph.arguments import check
 from relgraph.interop.transformers.common import compute, rows_of, shared_table, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
-from relgraph.interop.transformers.self_attention import SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import SelfAttentionMixin, head_size_of
 from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler, Labeler
 from relgraph.labels import UNLABELED, DenseLabels, Labels
 from relgraph.nn import RelationAttention
@@ -168,30 +169,103 @@ class GraniteMixin:
     def forward(self: Any, hidden_states: Tensor, attention_dists: Tensor) -> Tensor:  # noqa: ARG002
         """Self-attention of states ``[B, N, E]`` within blocks of ``context_size``; the last may be shorter."""
         states = self.pre_norm(hidden_states)
-        query = self.to_q(states)
-        key, value = self.to_kv(states).chunk(2, -1)
-        batch, length, size = *states.shape[:2], self.context_size
-        whole = length - length % size
-        outputs = []
-        for begin, end, block in ((0, whole, size), (whole, length, length - whole)):
-            if begin == end:
-                continue
-            q, k, v = (
-                split_heads(x[:, begin:end].reshape(-1, block, x.shape[-1]), self.dim_head) for x in (query, key, value)
-            )
-            # only the rows that a block has, because their products with the query are the cost of the table
-            labels = ClippedDistance(block - 1)(block)
-            output, _ = compute(
-                self, q, k, v, labels, mask=None, dropout=0.0, scale=self.scale, key_table=_rows_of_block(self, block)
-            )
-            outputs.append(output.reshape(batch, end - begin, -1))
-        return self.dropout(self.to_out(outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)))
+        query, (key, value) = self.to_q(states), self.to_kv(states).chunk(2, -1)
+        return self.dropout(self.to_out(_in_blocks(self, query, key, value, None, dropout=0.0)))
+
+
+class Granite5Mixin:
+    """The forward of ``GraniteSpeech5EncoderAttention``."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        position_embeddings: Tensor | None = None,  # noqa: ARG002
+        attention_mask: Tensor | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """As of Granite Speech; ``attention_mask`` is True at frames that count, ``[B, N]``. Weights are None."""
+        query, key, value = (project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj))
+        return self.o_proj(_in_blocks(self, query, key, value, attention_mask, dropout=self.attention_dropout)), None
+
+
+def _in_blocks(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float
+) -> Tensor:
+    """The output ``[B, N, H · D]`` for inputs of this shape, within blocks of ``context_size``."""
+    batch, length, size = *query.shape[:2], module.context_size
+    whole = length - length % size
+    outputs = []
+    for begin, end, block in ((0, whole, size), (whole, length, length - whole)):
+        if begin == end:
+            continue
+        q, k, v = (
+            split_heads(x[:, begin:end].reshape(-1, block, x.shape[-1]), head_size_of(module))
+            for x in (query, key, value)
+        )
+        # only the rows that a block has, because their products with the query are the cost of the table
+        labels = ClippedDistance(block - 1)(block)
+        seen = None if mask is None else mask[:, begin:end].reshape(-1, 1, 1, block)
+        output, _ = compute(
+            module, q, k, v, labels, mask=seen, dropout=dropout, scale=None, key_table=_rows_of_block(module, block)
+        )
+        outputs.append(output.reshape(batch, end - begin, -1))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
 
 def _rows_of_block(module: Any, length: int) -> Tensor:
     """The rows of Granite Speech's table for the distances within a block of this length, ``[2 · length - 1, D]``."""
-    rows = rows_of(module.rel_pos_emb)[module.max_pos_emb - length + 1 : module.max_pos_emb + length]
-    return ClippedDistance(length - 1).rows_from(rows, "query-key")
+    rows = rows_of(module.rel_pos_emb)
+    middle = rows.shape[0] // 2
+    return ClippedDistance(length - 1).rows_from(rows[middle - length + 1 : middle + length], "query-key")
+
+
+@dataclass(frozen=True)
+class Biases:
+    """The table ``[H, R]`` of Phi-4's audio encoder, in place of the bias of all pairs, and what is added to it."""
+
+    table: Tensor
+    mask: Tensor | None = None
+
+    def __radd__(self, mask: Tensor) -> Biases:
+        """The model adds its bool mask to the bias: 1 for a pair that it means to see, 0 for others."""
+        return Biases(self.table, mask.to(self.table.dtype))
+
+
+class Phi4BiasMixin:
+    """The forward of ``Phi4MultimodalAudioRelativeAttentionBias``."""
+
+    _relgraph_mixin = True
+
+    def forward(self: Any, x: Tensor) -> Biases:  # noqa: ARG002
+        """The table."""
+        return Biases(rows_of(self.bias_values).t())
+
+
+class Phi4Mixin(SelfAttentionMixin):
+    """The forward of ``Phi4MultimodalAudioAttention``."""
+
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        bias = given["attention_mask"]
+        if not isinstance(bias, Biases):
+            raise TypeError(
+                f"attention_mask must come from a patched encoder in a patched {type(self).__name__}, got "
+                f"{type(bias).__name__}: patch the whole model"
+            )
+        labels = phi4_labeler(bias.table.shape[1])(states.shape[1])
+        return {"labels": labels, "bias_table": bias.table, "mask": bias.mask, "is_causal": False}
+
+    def _relgraph_asked(self, given: dict[str, Any]) -> bool:  # noqa: ARG002
+        return False
+
+    def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> Tensor:  # noqa: ARG002  # pyright: ignore[reportIncompatibleMethodOverride]  # as their class
+        return output
+
+
+def phi4_labeler(rows: int) -> ClippedDistance:
+    """The distances of a table of 2m rows, from −m to m − 1."""
+    return ClippedDistance((rows // 2, rows // 2 - 1))
 
 
 def convert_vits(module: Any) -> tuple[RelationAttention, WindowDistance]:
@@ -217,8 +291,29 @@ def convert_granite(module: Any) -> tuple[RelationAttention, BlockDistance]:
     return layer_of(module, tables, labeler, inputs=inputs, output="to_out", dropout=0.0), labeler
 
 
+def convert_granite5(module: Any) -> tuple[RelationAttention, BlockDistance]:
+    """A layer with the weights of a module; see the public function."""
+    labeler = BlockDistance(module.context_size)
+    plain_rows(module, "rel_pos_emb")  # with an adapter its weight would not be all of it
+    return layer_of(module, {"key": _rows_of_block(module, module.context_size)}, labeler), labeler
+
+
+def convert_phi4(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
+    """A layer with the weights of a module and its encoder's table; see the public function."""
+    rows = plain_rows(needs_model(module, encoder, "its encoder").relative_attention_bias_layer, "bias_values")
+    labeler = phi4_labeler(rows.shape[0])
+    return layer_of(module, {"bias": rows.t()}, labeler), labeler
+
+
 def _no_window(module: nn.Module) -> str | None:
     return None if getattr(module, "window_size", None) else "it has no tables: window_size is not set"
+
+
+def _symmetric(module: Any) -> str | None:
+    """Whether the table counts distances in both directions alike, which no released model does."""
+    config = getattr(module, "config", None)
+    symmetric = getattr(module, "symmetric", False) if config is None else config.bias_symmetric
+    return "bias_symmetric is True" if symmetric else None
 
 
 def _of_decoder(module: nn.Module) -> str | None:
@@ -259,5 +354,26 @@ FAMILIES = (
             "granite_speech_plus.GraniteSpeechPlusConformerAttention": GraniteMixin,
         },
         convert=convert_granite,
+    ),
+    Family(
+        "granite_speech5",
+        "the speech encoder of Granite Speech 5",
+        {"granite_speech5.GraniteSpeech5EncoderAttention": Granite5Mixin},
+        convert=convert_granite5,
+    ),
+    Family(
+        "phi4_audio",
+        "the audio encoder of Phi-4 multimodal",
+        {
+            "phi4_multimodal.Phi4MultimodalAudioRelativeAttentionBias": Phi4BiasMixin,
+            "phi4_multimodal.Phi4MultimodalAudioAttention": Phi4Mixin,
+        },
+        _symmetric,
+        convert_phi4,
+        ("phi4_multimodal.Phi4MultimodalAudioModel",),
+        {
+            "phi4_multimodal.Phi4MultimodalAudioRelativeAttentionBias": "it holds the table of an encoder: convert the "
+            "attention modules, with model="
+        },
     ),
 )

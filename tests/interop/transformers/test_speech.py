@@ -181,6 +181,91 @@ def test_granite_speech(length):
     assert len(report.patched) == 2
 
 
+needs_granite5 = pytest.mark.skipif(not hasattr(transformers, "GraniteSpeech5EncoderConfig"), reason="not there yet")
+
+
+def granite5():
+    config = transformers.GraniteSpeech5EncoderConfig(
+        vocab_size=20, hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=3, num_mel_bins=2,
+        max_position_embeddings=8, context_size=6, subsample_layers=[1], conv_kernel_size=3,
+    )  # fmt: skip
+    return judge.randomized(transformers.AutoModel.from_config(config)).double()
+
+
+@needs_granite5
+@pytest.mark.parametrize("right", [0, 4, 9])
+@pytest.mark.parametrize("length", [10, 12, 13, 40])
+def test_granite_speech5(length, right, tmp_path):
+    """Blocks of six frames, of which the last may be shorter, or padding as a whole; a layer halves the frames."""
+    model, mask = granite5(), judge.padded(2, length, right=right)
+    inputs = {"input_features": torch.randn(2, length, 8), "attention_mask": mask}
+    kept = model(**inputs).attention_mask
+    report = judge.assert_parity(model, inputs if right else inputs | {"attention_mask": None}, keep=kept)
+    assert len(report.patched) == 3
+    if length == 40:
+        judge.assert_saved_and_loaded(model, inputs, tmp_path, judge.EXACT)
+        judge.assert_same_layer(
+            model.layers[0].self_attn,
+            lambda x: model.layers[0].self_attn(x, position_embeddings=model.attention_dists)[0],
+            (length,),
+        )
+
+
+def phi4(**options):
+    """An audio encoder; 1,000 and fewer distances have rows, here 6 to one side and 5 to the other."""
+    given = {
+        "hidden_size": 24, "intermediate_size": 32, "num_blocks": 2, "num_attention_heads": 3, "input_size": 16,
+        "ext_pw_out_channel": 24, "depthwise_separable_out_channel": 24, "nemo_conv_channels": 24,
+        "bias_max_distance": 6,
+    }  # fmt: skip
+    config = transformers.Phi4MultimodalAudioConfig(**given | options)
+    file = import_module("transformers.models.phi4_multimodal.modeling_phi4_multimodal")
+    return judge.randomized(file.Phi4MultimodalAudioModel(config)).double()
+
+
+class Named(torch.nn.Module):
+    """A model that answers by name."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs):
+        return {"states": self.model(**inputs)}
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(
+    ("frames", "chunk", "right"), [(8, -1, 0), (120, -1, 0), (120, -1, 40), (120, 4, 24), (4100, -1, 9)]
+)
+def test_phi4_audio(frames, chunk, right, attention):
+    """transformers adds its mask as 0 and 1, and cuts long sounds into rows, which works for one sound only."""
+    batch = 1 if frames > 4000 else 2
+    model = phi4(chunk_size=chunk, left_chunk=1, attn_implementation=attention)
+    mask = judge.padded(batch, frames, right=right).bool() if right else None
+    inputs = {"hidden_states": torch.randn(batch, frames, 16), "mask": mask}
+    report = judge.assert_parity(Named(model), inputs, allowed=judge.SINGLE if attention == "eager" else judge.EXACT)
+    assert len(report.patched) == 3  # two layers and the bias
+
+
+def test_phi4_audio_in_files_and_as_a_layer(tmp_path):
+    model = phi4()
+    ours.patch(model)
+    with pytest.raises(
+        TypeError, match="attention_mask must come from a patched encoder .*Phi4Multimodal.*, got NoneType"
+    ):
+        model.encoders[0].self_attn(torch.randn(1, 4, 24), None)
+    x = torch.randn(2, 120, 16)
+    wanted = model(x, None)
+    model.save_pretrained(tmp_path)
+    back = type(model).from_pretrained(tmp_path).double().eval()
+    torch.testing.assert_close(back(x, None), wanted, atol=1e-12, rtol=1e-12)
+    module, bias = back.encoders[1].self_attn, back.relative_attention_bias_layer
+    judge.assert_same_layer(module, lambda x: module(x, bias(x)), (15,), model=back)
+    with pytest.raises(ValueError, match="bias_symmetric is True"):
+        ours.patch(phi4(bias_symmetric=True))
+
+
 @pytest.mark.parametrize("name", ["vits", "granite"])
 def test_whole_models(name, tmp_path):
     model, inputs = (whole_vits(), whole_vits_inputs()) if name == "vits" else (whole_granite(), whole_granite_inputs())
