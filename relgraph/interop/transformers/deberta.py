@@ -1,4 +1,4 @@
-"""DeBERTa: a table for keys and one for queries, which each layer computes from one embedding of distances.
+"""DeBERTa and SEW-D: a table for keys and one for queries, which each layer computes from one embedding of distances.
 
     e_ij = (q_i·k_j + q_i·K[δ(i − j)] + k_j·Q[δ(i − j)]) / √(3 d)
 
@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import made_once, split_heads
+from relgraph.interop.transformers.common import made_once, split_heads, wants_weights
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
 from relgraph.interop.transformers.rows import cut_to_length, rows_by_query_minus_key
-from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import BEFORE_FIVE, ByArgumentMixin, SelfAttentionMixin
 from relgraph.interop.weights import Linear
 from relgraph.labelers import BucketedDistance, ClippedDistance
 from relgraph.labelers.sequence.distance import DistanceLabeler
@@ -88,6 +88,21 @@ class DebertaMixin(DebertaV2Mixin):
         size = self.attention_head_size
         query, key, value = split_heads(self.in_proj(states), 3 * size).chunk(3, dim=-1)
         return [query + self.q_bias.view(-1, 1, size), key, value + self.v_bias.view(-1, 1, size)]
+
+
+class SewDMixin(DebertaV2Mixin):
+    """The forward of ``DisentangledSelfAttention`` in SEW-D, which is that of DeBERTa v2 with other arguments."""
+
+    _relgraph_arguments = (
+        "attention_mask", *(("output_attentions",) if BEFORE_FIVE else ()), "query_states", "relative_pos",
+        "rel_embeddings",
+    )  # fmt: skip
+
+    def _relgraph_asked(self: Any, given: dict[str, Any]) -> bool:
+        return wants_weights(self, given)
+
+    def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> Any:  # noqa: ARG002
+        return output if BEFORE_FIVE and weights is None else (output, weights)
 
 
 class EncoderMixin:
@@ -200,14 +215,16 @@ def _why_not(module: Any) -> str | None:
 
 FAMILY = Family(
     "deberta",
-    "DeBERTa v1, v2 and v3",
+    "DeBERTa v1, v2 and v3, SEW-D",
     {
         "deberta_v2.DisentangledSelfAttention": DebertaV2Mixin,
         "deberta_v2.DebertaV2Encoder": EncoderMixin,
         "deberta.DisentangledSelfAttention": DebertaMixin,
         "deberta.DebertaEncoder": EncoderMixin,
+        "sew_d.DisentangledSelfAttention": SewDMixin,
+        "sew_d.SEWDTransformerEncoder": EncoderMixin,
     },
     _why_not,
     convert,
-    ("deberta_v2.DebertaV2Encoder", "deberta.DebertaEncoder"),
+    ("deberta_v2.DebertaV2Encoder", "deberta.DebertaEncoder", "sew_d.SEWDTransformerEncoder"),
 )

@@ -39,7 +39,7 @@ def head_size_of(module: Any) -> int:
 def dropout_of(module: Any) -> float:
     """The probability with which a module drops attention weights."""
     found: Any = module.attention_dropout if hasattr(module, "attention_dropout") else module.dropout
-    return getattr(found, "p", found)
+    return getattr(found, "p", getattr(found, "drop_prob", found))
 
 
 class SelfAttentionMixin:

@@ -8,6 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers.self_attention import BEFORE_FIVE  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 V2, V1 = "DebertaV2", "Deberta"
@@ -132,3 +133,43 @@ def test_converted_to_a_layer(name, options):
     for holder in (encoder, model):
         again, _ = ours.convert(module, model=holder)
         judge.assert_same(again.state_dict(), layer.state_dict(), judge.EXACT)
+
+
+def sew_d(kind="ForCTC", **options):
+    given = {
+        "vocab_size": 20, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32,
+        "max_position_embeddings": 64, "position_buckets": 4, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+        "activation_dropout": 0.0, "feat_proj_dropout": 0.0, "final_dropout": 0.0, "apply_spec_augment": False,
+        "conv_dim": (8, 8), "conv_stride": (3, 2), "conv_kernel": (4, 3), "squeeze_factor": 2,
+        "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "layerdrop": 0.0, "hidden_act": "gelu",
+        "feature_layer_norm_eps": 1e-5,
+    }  # fmt: skip
+    return judge.randomized(getattr(transformers, f"SEWD{kind}")(transformers.SEWDConfig(**given | options))).double()
+
+
+def sew_d_inputs():
+    mask = judge.padded(2, 300, right=0 if BEFORE_FIVE else 90)  # before 5.0, padded queries see no key there
+    return {"input_values": torch.randn(2, 300, dtype=torch.float64), "attention_mask": mask}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"pos_att_type": ["c2p"]}, {"share_att_key": False}, {"position_buckets": -1}], ids=str
+)
+def test_sew_d(options):
+    inputs = sew_d_inputs() | {"labels": torch.randint(2, 20, (2, 7)), "output_hidden_states": True}
+    report = judge.assert_parity(sew_d(**options), inputs)
+    assert len(report.patched) == 3  # two layers and the encoder
+    assert not report.unpatched
+
+
+@pytest.mark.parametrize("length", [1, 9, 40])
+def test_sew_d_converted_to_a_layer(length):
+    model = sew_d("Model")
+    encoder, module = model.encoder.encoder, model.encoder.encoder.layer[1].attention.self
+
+    def theirs(x):
+        mask, rows = torch.ones(2, 1, 1, length), encoder.get_rel_embedding()
+        found = module(x, mask, relative_pos=encoder.get_rel_pos(x), rel_embeddings=rows)
+        return found if isinstance(found, torch.Tensor) else found[0]
+
+    judge.assert_same_layer(module, theirs, (length,), model=model)

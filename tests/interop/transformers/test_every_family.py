@@ -70,6 +70,10 @@ CASES = {
     "deberta v1": Case(
         lambda: test_deberta.tiny(test_deberta.V1), lambda: test_deberta.inputs_of(20), judge.SINGLE, 1e-5
     ),
+    "sew-d": Case(
+        test_deberta.sew_d,
+        lambda: test_deberta.sew_d_inputs() | {"labels": torch.randint(2, 20, (2, 7))},
+    ),
     "mpnet": Case(test_mpnet.tiny, lambda: test_mpnet.inputs_of(20), training=1e-9),
     "layoutlm": Case(test_layoutlm.tiny, lambda: test_layoutlm.labeled(20), training=1e-9),
     "conformer": Case(test_conformer.ctc, test_conformer.ctc_inputs),

@@ -215,7 +215,7 @@ def phi4(**options):
     """An audio encoder; 1,000 and fewer distances have rows, here 6 to one side and 5 to the other."""
     given = {
         "hidden_size": 24, "intermediate_size": 32, "num_blocks": 2, "num_attention_heads": 3, "input_size": 16,
-        "ext_pw_out_channel": 24, "depthwise_separable_out_channel": 24, "nemo_conv_channels": 24,
+        "ext_pw_out_channel": 24, f"depthwise_sep{'a' if FIVE else 'e'}rable_out_channel": 24, "nemo_conv_channels": 24,
         "bias_max_distance": 6,
     }  # fmt: skip
     config = transformers.Phi4MultimodalAudioConfig(**given | options)
