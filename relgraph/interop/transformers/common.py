@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from relgraph.functional.attention import attend as attention
 from relgraph.functional.sink import share_of_keys
-from relgraph.labels import Labels
+from relgraph.labels import Labels, total
 from relgraph.labels.memory import memory_of
 
 try:
@@ -30,6 +31,40 @@ IMPL = "_relgraph_impl"
 
 SINKS = "s_aux"
 """The argument of models with attention sinks, scores that take a share of the weights and no value."""
+
+
+@dataclass(frozen=True)
+class Biases:
+    """Labels of one or more kinds and a table ``[H, R]`` for each, which an encoder passes on for biases of all pairs.
+
+    Some models add their mask to it, by ``+``; a bool mask then adds 1 to a pair that is to be seen, as it does there.
+    """
+
+    labels: tuple[Labels, ...]
+    tables: tuple[Tensor, ...]
+    mask: Tensor | None = None
+
+    def __add__(self, mask: Tensor) -> Biases:
+        return replace(self, mask=mask.to(self.tables[0].dtype))
+
+    __radd__ = __add__
+
+    def terms(self) -> dict[str, Any]:
+        """The arguments of :func:`compute`."""
+        labels, tables = (
+            (self.labels[0], self.tables[0]) if len(self.labels) == 1 else (total(*self.labels), self.tables)
+        )
+        return {"labels": labels, "bias_table": tables} | ({} if self.mask is None else {"mask": self.mask})
+
+
+def from_encoder(module: Any, name: str, biases: Any) -> Biases:
+    """The biases, which must come from a patched encoder."""
+    if not isinstance(biases, Biases):
+        raise TypeError(
+            f"{name} must come from a patched encoder in a patched {type(module).__name__}, got "
+            f"{type(biases).__name__}: patch the whole model"
+        )
+    return biases
 
 
 @functools.cache

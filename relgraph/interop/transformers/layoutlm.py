@@ -18,25 +18,17 @@ from typing import Any
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.interop.transformers.common import made_once, split_heads, weight_of
+from relgraph.interop.transformers.common import Biases, from_encoder, made_once, split_heads, weight_of
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
 from relgraph.interop.transformers.self_attention import HEAD_MASK, SelfAttentionMixin
 from relgraph.interop.weights import Linear
 from relgraph.labelers import BucketedDistance, Labeler
-from relgraph.labels import DenseLabels, Labels, total
+from relgraph.labels import Labels, total
 from relgraph.nn import RelationAttention
 
 LEFT, LOWER = 0, 3
 """Which edges of a box are read, of left, upper, right and lower."""
-
-
-@dataclass(frozen=True)
-class Biases:
-    """Labels of the text, or of x and y, and a table ``[H, R]`` for each, in place of the biases of all pairs."""
-
-    labels: tuple[DenseLabels, ...]
-    tables: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -107,13 +99,10 @@ class LayoutLMv3Mixin(SelfAttentionMixin):
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         parts = {"rel_pos": self.has_relative_attention_bias, "rel_2d_pos": self.has_spatial_attention_bias}
-        biases = [_checked(self, name, given.get(name)) for name, has in parts.items() if has]
-        labels = [one for bias in biases for one in bias.labels]
+        biases = [from_encoder(self, name, given.get(name)) for name, has in parts.items() if has]
         factor = _factor(self)
         tables = tuple(one * factor for bias in biases for one in bias.tables)
-        if len(labels) == 1:
-            return {"labels": labels[0], "bias_table": tables[0]}
-        return {"labels": total(*labels), "bias_table": tables}
+        return Biases(tuple(one for bias in biases for one in bias.labels), tables).terms()
 
     def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> tuple[Any, ...]:  # noqa: ARG002
         return (output,) if HEAD_MASK and weights is None else (output, weights)
@@ -165,16 +154,6 @@ def text_labeler_of(encoder: Any) -> BucketedDistance:
 def page_labeler_of(encoder: Any) -> BucketedDistance:
     """The buckets of distances on the page."""
     return BucketedDistance(encoder.rel_2d_pos_bins, encoder.max_rel_2d_pos)
-
-
-def _checked(module: Any, name: str, biases: Any) -> Biases:
-    """The biases, which must come from a patched encoder."""
-    if not isinstance(biases, Biases):
-        raise TypeError(
-            f"{name} must come from a patched encoder in a patched {type(module).__name__}, got "
-            f"{type(biases).__name__}: patch the whole model"
-        )
-    return biases
 
 
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, TextAndPage]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from relgraph.arguments import check
-from relgraph.interop.transformers.common import compute, rows_of, shared_table, split_heads
+from relgraph.interop.transformers.common import Biases, compute, from_encoder, rows_of, shared_table, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import SelfAttentionMixin, head_size_of
@@ -221,40 +221,22 @@ def _rows_of_block(module: Any, length: int) -> Tensor:
     return ClippedDistance(length - 1).rows_from(rows[middle - length + 1 : middle + length], "query-key")
 
 
-@dataclass(frozen=True)
-class Biases:
-    """The table ``[H, R]`` of Phi-4's audio encoder, in place of the bias of all pairs, and what is added to it."""
-
-    table: Tensor
-    mask: Tensor | None = None
-
-    def __radd__(self, mask: Tensor) -> Biases:
-        """The model adds its bool mask to the bias: 1 for a pair that it means to see, 0 for others."""
-        return Biases(self.table, mask.to(self.table.dtype))
-
-
 class Phi4BiasMixin:
     """The forward of ``Phi4MultimodalAudioRelativeAttentionBias``."""
 
     _relgraph_mixin = True
 
-    def forward(self: Any, x: Tensor) -> Biases:  # noqa: ARG002
-        """The table."""
-        return Biases(rows_of(self.bias_values).t())
+    def forward(self: Any, x: Tensor) -> Biases:
+        """The labels and the table for states ``[B, N, E]``; the model adds its mask."""
+        rows = rows_of(self.bias_values)
+        return Biases((phi4_labeler(rows.shape[0])(x.shape[1]),), (rows.t(),))
 
 
 class Phi4Mixin(SelfAttentionMixin):
     """The forward of ``Phi4MultimodalAudioAttention``."""
 
-    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-        bias = given["attention_mask"]
-        if not isinstance(bias, Biases):
-            raise TypeError(
-                f"attention_mask must come from a patched encoder in a patched {type(self).__name__}, got "
-                f"{type(bias).__name__}: patch the whole model"
-            )
-        labels = phi4_labeler(bias.table.shape[1])(states.shape[1])
-        return {"labels": labels, "bias_table": bias.table, "mask": bias.mask, "is_causal": False}
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        return from_encoder(self, "attention_mask", given["attention_mask"]).terms() | {"is_causal": False}
 
     def _relgraph_asked(self, given: dict[str, Any]) -> bool:  # noqa: ARG002
         return False

@@ -1,6 +1,7 @@
 """T5 and similar models: a bias per head and bucket of the distance, products that are not scaled.
 
     e_ij = q_i·k_j + b[bucket(j − i)]
+    UDOP's encoder:  e_ij = q_i·k_j + b[bucket(j − i)] + b_x[bucket(x_j − x_i)] + b_y[bucket(y_j − y_i)]
 
 T5 learns b in the first layer of a stack and passes the bias of all pairs to the other layers. In a patched model the
 first layer passes its table ``[H, R]`` instead, in the same place. UMT5 learns a table in each layer.
@@ -17,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import (
+    Biases,
     compute,
     made_once,
     refuse,
@@ -30,6 +32,7 @@ from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import BEFORE_FIVE
 from relgraph.labelers import BucketedDistance
+from relgraph.labels import DenseLabels
 from relgraph.nn import RelationAttention
 
 ASKED = "_relgraph_asked"
@@ -90,6 +93,26 @@ class UMT5Mixin(T5Mixin):
         return output, weights
 
 
+class UdopBiasMixin:
+    """The forward of ``RelativePositionBiasAggregated``: a label and a table for each kind of distance.
+
+    Distances on the page are rounded pair by pair, so that their labels are written out, for all heads.
+    """
+
+    _relgraph_mixin = True
+
+    def forward(self: Any, attention_mask: Tensor | None = None, bbox: Any = None) -> Biases:
+        """The labels and tables in place of the bias of all pairs."""
+        if any(one.prefix_bucket for one in self.biases):
+            raise NotImplementedError(
+                "prefix_bucket must be False in the biases of a patched UDOP, got True: transformers ties their weights "
+                "to a table that has no rows for a prefix"
+            )
+        tables = tuple(rows_of(one.relative_attention_bias).t() for one in self.biases)
+        ids = [one.get_bucket(attention_mask, bbox) for one in self.biases]
+        return Biases(tuple(DenseLabels(x, t.shape[1]) for x, t in zip(ids, tables, strict=True)), tables)
+
+
 class UMT5BlockMixin:
     """The forward of ``UMT5Block`` before transformers 5.0, which keeps ``output_attentions`` from its attention."""
 
@@ -112,29 +135,31 @@ def _attended(
     mask: Tensor | None,
     given: dict[str, Any],
     need_weights: bool,
-    position_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The output, the table if there is one, and the weights if they are wanted."""
+    position_bias: Tensor | Biases | None = None,
+) -> tuple[Tensor, Tensor | Biases | None, Tensor | None]:
+    """The output, the table or tables if there are some, and the weights if they are wanted."""
     if "layer_head_mask" in given:
         refuse(module, given, "layer_head_mask")
     parts = module._modules
     names = ("q", "k", "v", "o") if "q" in parts else ("query", "key", "value", "output")  # the others: Pix2Struct
     *inputs, to_output = map(parts.__getitem__, names)
     query, key, value, offset = _projected(module, inputs, states, others, cache, given.get("cache_position"))
-    table = labels = None
-    if others is None:
-        table = _table(module, position_bias)
-    if table is not None:
-        labels = made_once(module, "labeler", labeler_of)(query.shape[2], key.shape[2], q_offset=offset)
-    output, weights = compute(
-        module, query, key, value, labels, mask=mask, dropout=module.dropout, scale=1.0, need_weights=need_weights,
-        bias_table=table,
-    )  # fmt: skip
+    table = _table(module, position_bias) if others is None else None
+    if isinstance(table, Biases):
+        terms = table.terms()
+    else:
+        lengths = query.shape[2], key.shape[2]
+        labels = None if table is None else made_once(module, "labeler", labeler_of)(*lengths, q_offset=offset)
+        terms = {"labels": labels, "bias_table": table}
+    terms = {"mask": mask, "dropout": module.dropout, "scale": 1.0, "need_weights": need_weights} | terms
+    output, weights = compute(module, query, key, value, **terms)
     return to_output(output), table, weights
 
 
-def _table(module: Any, given: Tensor | None) -> Tensor | None:
-    """The table ``[H, R]``: that of the first layer, if this is not the first."""
+def _table(module: Any, given: Tensor | Biases | None) -> Tensor | Biases | None:
+    """The table ``[H, R]``: that of the first layer, if this is not the first; or the tables of UDOP's encoder."""
+    if isinstance(given, Biases):
+        return given
     if given is not None:
         return shared_table(given, "[H, R]")
     return rows_of(module._modules["relative_attention_bias"]).t() if module.has_relative_attention_bias else None
@@ -200,7 +225,8 @@ _STACKS = {
 }
 """The attention modules of these stacks share the bias of the first."""
 
-FAMILY = Family(
+
+T5 = Family(
     "t5",
     "T5, mT5, UMT5, Switch Transformers, Pop2Piano, the decoders of LongT5 and Pix2Struct",
     {
@@ -214,3 +240,16 @@ FAMILY = Family(
     {"umt5.UMT5Block": "it holds attention modules: convert these"},
     _STACKS,
 )
+
+UDOP = Family(
+    "udop",
+    "UDOP",
+    {"udop.UdopAttention": T5Mixin, "udop.RelativePositionBiasAggregated": UdopBiasMixin},
+    _why_not,
+    no_layer={
+        "udop.UdopAttention": "its encoder rounds distances on the page pair by pair, as no labeler does",
+        "udop.RelativePositionBiasAggregated": "it holds tables of an encoder",
+    },
+    whole={"udop.UdopStack": "udop.UdopAttention"},
+)
+FAMILIES = (T5, UDOP)

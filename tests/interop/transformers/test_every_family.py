@@ -66,6 +66,7 @@ CASES = {
     "umt5": Case(
         lambda: test_t5.tiny("UMT5ForConditionalGeneration"), lambda: test_t5.inputs_of(20, 17), test_t5.ALLOWED
     ),
+    "udop": Case(test_t5.udop, lambda: test_t5.udop_inputs(20, 9), test_t5.ALLOWED),
     "deberta v2": Case(test_deberta.tiny, lambda: test_deberta.inputs_of(20), training=1e-9),
     "deberta v1": Case(
         lambda: test_deberta.tiny(test_deberta.V1), lambda: test_deberta.inputs_of(20), judge.SINGLE, 1e-5

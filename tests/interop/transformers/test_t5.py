@@ -60,6 +60,48 @@ def test_outputs_and_all_gradients(name, attention):
         assert sum(one.kind.endswith("Attention") for one in report.patched) == 6
 
 
+KINDS = [{"type": "1d"}, {"type": "horizontal"}, {"type": "vertical"}]
+
+
+def udop(kinds=KINDS, attention="eager"):
+    """Text and an image of 2 × 2 patches; ``kinds`` are those of the biases of its encoder."""
+    more = {"relative_bias_args": kinds, "image_size": 8, "patch_size": 4, "max_2d_position_embeddings": 64}
+    return tiny("UdopForConditionalGeneration", attention, **more)
+
+
+def udop_inputs(length, target):
+    boxes = torch.rand(2, length, 4, dtype=torch.float64).sort(-1).values
+    return inputs_of(length, target) | {"bbox": boxes, "pixel_values": torch.randn(2, 3, 8, 8, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("attention", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kinds", [KINDS, KINDS[1:2], KINDS[:1]], ids=len)
+def test_udop(kinds, attention):
+    inputs = udop_inputs(30, 11) | {"output_hidden_states": True}
+    mask = torch.cat((inputs["attention_mask"], torch.ones(2, 4)), 1)  # patches come after the text
+    report = judge.assert_parity(udop(kinds, attention), inputs, keep=mask, allowed=ALLOWED)
+    assert not report.unpatched
+    assert len(report.patched) == 6 + 2  # the decoder has biases too, which it does not use
+
+
+def test_udop_generates_the_same_tokens():
+    model, inputs = udop(), udop_inputs(30, 1)
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    del inputs["labels"]
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "output_scores": True, "return_dict_in_generate": True}
+    wanted, found = (x.generate(**inputs, **options) for x in (model, mine))
+    assert torch.equal(found.sequences, wanted.sequences)
+    torch.testing.assert_close(torch.stack(found.scores), torch.stack(wanted.scores), atol=1e-5, rtol=1e-5)
+
+
+def test_udop_with_rows_for_prefixes():
+    model = udop([{"type": "1d", "prefix_bucket": True}])
+    ours.patch(model)
+    with pytest.raises(NotImplementedError, match="prefix_bucket must be False in the biases of a patched UDOP"):
+        model(**udop_inputs(8, 3))
+
+
 def pix2struct():
     """The text decoder over states of an image, with causal attention and attention over the states."""
     sizes = {"vocab_size": 50, "hidden_size": 24, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 3}
