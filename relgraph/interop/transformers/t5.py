@@ -105,8 +105,8 @@ class UdopBiasMixin:
         """The labels and tables in place of the bias of all pairs."""
         if any(one.prefix_bucket for one in self.biases):
             raise NotImplementedError(
-                "prefix_bucket must be False in the biases of a patched UDOP, got True: transformers ties their weights "
-                "to a table that has no rows for a prefix"
+                "prefix_bucket must be False in the biases of a patched UDOP, got True: transformers ties their "
+                "weights to a table that has no rows for a prefix"
             )
         tables = tuple(rows_of(one.relative_attention_bias).t() for one in self.biases)
         ids = [one.get_bucket(attention_mask, bbox) for one in self.biases]
