@@ -16,6 +16,18 @@ FILES = ("t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "s
 """The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
 
 
+REFUSED = {
+    "pp_doclayout_v2.PPDocLayoutV2ReadingOrderSelfAttention": "it has no tables: a network computes its biases from "
+    "the boxes of each pair (its softmax is the plain one, computed with another offset)",
+    "esmfold2.EsmFold2DiffusionAttention": "it has no tables: a network computes its biases from states of each pair",
+    "levit.LevitAttention": "a table gains nothing on its grids, of 14 × 14 positions at most",
+    "levit.LevitAttentionSubsample": "a table gains nothing on its grids, of 14 × 14 positions at most",
+    "gemma3n.Gemma3nAudioAttention": "a table gains nothing in its blocks of 12 queries and 24 keys",
+    "gemma4.Gemma4AudioAttention": "a table gains nothing in its blocks of 12 queries and 24 keys",
+}
+"""Classes with relative terms that are not worth serving, named as in :class:`Family`, and why."""
+
+
 class Family(NamedTuple):
     """Models whose attention has the same formula.
 

@@ -19,7 +19,7 @@ from relgraph.arguments import check
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.interop.transformers import by_name
 from relgraph.interop.transformers.common import IMPL
-from relgraph.interop.transformers.families import Family, all_families, bases_of, kind_of
+from relgraph.interop.transformers.families import REFUSED, Family, all_families, bases_of, kind_of
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
             return (family.kinds[kind], family.name, "") if why is None else (None, "", why)
     if any(bases_of(module) & family.kinds.keys() for family in all_families().values()):
         return None, "", "its class has a forward of its own"
-    return None, "", "relgraph does not support this class"
+    return None, "", REFUSED.get(kind, "relgraph does not support this class")
 
 
 def _without_halves(

@@ -1,0 +1,64 @@
+"""Which models of transformers have relative terms that ``patch`` does not know, as their sources say."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+from relgraph.interop.transformers import common, patching  # noqa: E402
+from relgraph.interop.transformers.families import REFUSED, all_families  # noqa: E402
+
+NAMES = (
+    "relative|rel_pos|relpos|rel_attn|rel_emb|rel_logits|rel_bias|emb_rel|distance_embed|position_bias|pos_bias|"
+    r"attention_bias(?:es|_table)|pair_bias|r_kernel|rpb|rpe\b"
+)
+TERM = re.compile(
+    rf"^class (\w*relative\w*)\(nn\.Module|self\.(\w*(?:{NAMES})\w*)\s*(?::[^=\n]*)?=\s*(?:nn\.|torch\.nn|\w+\()",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A module for relative positions, or a part or parameter with such a name."""
+
+OTHERS = {
+    "cpmant": "not yet: buckets of positions within a segment, pairs of segments beyond",
+    "deepseek_v4": "positions within a window that is pooled",
+    "dinat": "not yet: neighbors of natten, which transformers calls",
+    "fastspeech2_conformer": "not yet: Transformer-XL",
+    "funnel": "not yet: Transformer-XL with segments",
+    "nemotron_asr_streaming": "not yet: Transformer-XL with a cache",
+    "parakeet": "not yet: Transformer-XL",
+    "pp_doclayout_v4": "scores of the order of boxes, after attention",
+    "prophetnet": "not yet: buckets that each query weights, for several streams",
+    **dict.fromkeys(("sam3", "sam3_lite_text"), "biases that a network computes from boxes, over states of an image"),
+    "xlnet": "not yet: Transformer-XL with segments",
+    "zoedepth": "relative depth",
+}
+"""Models with such names that no family serves, and why."""
+
+
+def test_the_sources_of_transformers_name_no_others():
+    if common.version() < (5, 0):
+        pytest.skip("older versions have models that were removed since")
+    root = Path(transformers.__file__).parent / "models"
+    files = [*root.glob("*/modeling_*.py")]
+    assert len(files) > 100
+    found = {file.parent.name: TERM.findall(file.read_text("utf-8")) for file in files}
+    known = {kind.split(".")[0] for family in all_families().values() for kind in family.kinds}
+    known |= {kind.split(".")[0] for kind in REFUSED}
+    new = {name: {*terms} for name, terms in found.items() if terms and name not in known | OTHERS.keys()}
+    assert not new, "serve them, or say why not in REFUSED or OTHERS"
+    assert not known & OTHERS.keys(), "they are served or refused: strike them from OTHERS"
+
+
+def test_refused_classes_exist_and_say_why():
+    for kind, why in REFUSED.items():
+        file, name = kind.split(".")
+        try:
+            cls = getattr(import_module(f"transformers.models.{file}.modeling_{file}"), name)
+        except ModuleNotFoundError:
+            continue  # older versions have no such model
+        assert patching._looked_up(cls.__new__(cls), all_families()) == (None, "", why)
