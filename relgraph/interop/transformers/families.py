@@ -22,6 +22,7 @@ REFUSED = {
     "esmfold2.EsmFold2DiffusionAttention": "it has no tables: a network computes its biases from states of each pair",
     "levit.LevitAttention": "a table gains nothing on its grids, of 14 × 14 positions at most",
     "levit.LevitAttentionSubsample": "a table gains nothing on its grids, of 14 × 14 positions at most",
+    "longt5.LongT5TransientGlobalAttention": "its queries also see averages of blocks, which have a bias of their own",
     "gemma3n.Gemma3nAudioAttention": "a table gains nothing in its blocks of 12 queries and 24 keys",
     "gemma4.Gemma4AudioAttention": "a table gains nothing in its blocks of 12 queries and 24 keys",
 }

@@ -51,11 +51,12 @@ class Report:
     Example:
         >>> from transformers import LongT5Config, LongT5ForConditionalGeneration
         >>> sizes = dict(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_decoder_layers=1, num_heads=2)
-        >>> report = rg.interop.transformers.patch(LongT5ForConditionalGeneration(LongT5Config(**sizes)))
+        >>> config = LongT5Config(**sizes, encoder_attention_type="transient-global")
+        >>> report = rg.interop.transformers.patch(LongT5ForConditionalGeneration(config))
         >>> report.patched[0].name, report.patched[0].kind, report.patched[0].family
         ('decoder.block.0.layer.0.SelfAttention', 'LongT5Attention', 't5')
         >>> report.unpatched[0].why
-        'relgraph does not support this class'
+        'its queries also see averages of blocks, which have a bias of their own'
     """
 
     patched: tuple[Patched, ...]

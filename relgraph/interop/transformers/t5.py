@@ -31,7 +31,7 @@ from relgraph.interop.transformers.common import (
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import BEFORE_FIVE
-from relgraph.labelers import BucketedDistance
+from relgraph.labelers import BucketedDistance, Labeler, Window
 from relgraph.labels import DenseLabels
 from relgraph.nn import RelationAttention
 
@@ -91,6 +91,51 @@ class UMT5Mixin(T5Mixin):
             self, hidden_states, encoder_hidden_states, past_key_values, attention_mask, given, need_weights
         )
         return output, weights
+
+
+class LongT5LocalMixin:
+    """The forward of ``LongT5LocalAttention``: keys at most ``local_radius`` away."""
+
+    _relgraph_mixin = True
+
+    def _relgraph_prepare(self) -> None:
+        """Make everything that a recorded graph may not wait for."""
+        made_once(self, "labeler", local_labeler_of)
+
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        output_attentions: bool = False,
+        **given: Any,
+    ) -> tuple[Tensor, Any]:
+        """The output and the table ``[H, R]``; ``mask`` is that of blocks, ``[B, 1, blocks, block, 3 · block]``."""
+        refuse(self, given, "layer_head_mask")
+        kind = type(self).__name__
+        if output_attentions:
+            raise NotImplementedError(
+                f"output_attentions must be False in a patched {kind}, got True: weights of blocks are never stored; "
+                "unpatch(model) first"
+            )
+        if mask is None:
+            raise ValueError(f"mask must be that of the encoder around a patched {kind}, got None")
+        table, length = _table(self, position_bias), hidden_states.shape[1]
+        query, key, value = (
+            split_heads(project(hidden_states), self.key_value_proj_dim) for project in (self.q, self.k, self.v)
+        )
+        # each query's own key, which it sees unless it is padding; the labels say which others are near
+        keys = mask[:, 0].diagonal(self.block_len, -2, -1).flatten(1)[:, None, None, :length]
+        output, _ = compute(
+            self, query, key, value, made_once(self, "labeler", local_labeler_of)(length), mask=keys > 0,
+            dropout=self.dropout, scale=1.0, bias_table=table,
+        )  # fmt: skip
+        return self.o(output), table
+
+
+def local_labeler_of(module: Any) -> Labeler:
+    """The buckets of a module of the encoder of LongT5, within its radius."""
+    return labeler_of(module) & Window(module.local_radius)
 
 
 class UdopBiasMixin:
@@ -186,6 +231,11 @@ def _projected(
     return query, key, value, offset
 
 
+def convert_local(module: Any, stack: Any) -> tuple[RelationAttention, Labeler]:
+    """The same for local attention, whose labels also say which pairs are near enough."""
+    return convert(module, stack)[0], local_labeler_of(module)
+
+
 def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistance]:
     """A layer with the weights of a module and the table it uses; see :func:`relgraph.interop.transformers.convert`."""
     holder = module
@@ -199,7 +249,9 @@ def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistanc
 def _first_of(stack: Any, module: Any) -> Any:
     """The first self-attention of a stack, whose table the others use; ValueError if the module is not of them."""
     if hasattr(stack, "block"):
-        own: list[Any] = [getattr(block.layer[0], "SelfAttention", None) for block in stack.block]
+        local = module._get_name() == "LongT5LocalAttention"
+        name = "LocalSelfAttention" if local else "SelfAttention"
+        own: list[Any] = [getattr(block.layer[0], name, None) for block in stack.block]
     else:  # Pix2Struct
         own = [block.self_attention.attention for block in stack.layer]
     if not any(one is module for one in own) or not own[0].has_relative_attention_bias:
@@ -252,4 +304,13 @@ UDOP = Family(
     },
     whole={"udop.UdopStack": "udop.UdopAttention"},
 )
-FAMILIES = (T5, UDOP)
+LONGT5 = Family(
+    "longt5_local",
+    "the encoder of LongT5 with local attention",
+    {"longt5.LongT5LocalAttention": LongT5LocalMixin},
+    _why_not,
+    convert_local,
+    ("longt5.LongT5Stack",),
+    whole={"longt5.LongT5Stack": "longt5.LongT5LocalAttention"},
+)
+FAMILIES = (T5, LONGT5, UDOP)
