@@ -12,7 +12,7 @@ from torch import nn
 from relgraph.labelers import Labeler
 from relgraph.nn import RelationAttention
 
-FILES = ("t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling")
+FILES = ("t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit")
 """The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
 
 
@@ -20,11 +20,9 @@ REFUSED = {
     "pp_doclayout_v2.PPDocLayoutV2ReadingOrderSelfAttention": "it has no tables: a network computes its biases from "
     "the boxes of each pair (its softmax is the plain one, computed with another offset)",
     "esmfold2.EsmFold2DiffusionAttention": "it has no tables: a network computes its biases from states of each pair",
-    "levit.LevitAttention": "a table gains nothing on its grids, of 14 × 14 positions at most",
-    "levit.LevitAttentionSubsample": "a table gains nothing on its grids, of 14 × 14 positions at most",
     "longt5.LongT5TransientGlobalAttention": "its queries also see averages of blocks, which have a bias of their own",
-    "gemma3n.Gemma3nAudioAttention": "a table gains nothing in its blocks of 12 queries and 24 keys",
-    "gemma4.Gemma4AudioAttention": "a table gains nothing in its blocks of 12 queries and 24 keys",
+    "gemma3n.Gemma3nAudioAttention": "its blocks of 12 queries and 24 keys leave no tensor of all pairs to save",
+    "gemma4.Gemma4AudioAttention": "its blocks of 12 queries and 24 keys leave no tensor of all pairs to save",
 }
 """Classes with relative terms that are not worth serving, named as in :class:`Family`, and why."""
 
