@@ -29,8 +29,6 @@ OTHERS = {
     "dinat": "not yet: neighbors of natten, which transformers calls",
     "fastspeech2_conformer": "not yet: Transformer-XL",
     "funnel": "not yet: Transformer-XL with segments",
-    "nemotron_asr_streaming": "not yet: Transformer-XL with a cache",
-    "parakeet": "not yet: Transformer-XL",
     "pp_doclayout_v4": "scores of the order of boxes, after attention",
     "prophetnet": "not yet: buckets that each query weights, for several streams",
     **dict.fromkeys(("sam3", "sam3_lite_text"), "biases that a network computes from boxes, over states of an image"),
