@@ -135,6 +135,63 @@ def test_onnx(name, tmp_path):
     check(name, run)
 
 
+class Packed(nn.Module):
+    """Sequences end to end, whose borders the caller gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, num_labels=7), 2)
+
+    def forward(self, x, ptr):
+        return self.encoder(x, labels=rg.ClippedDistance(3)(x.shape[0], ptr=ptr))
+
+
+class Steps(nn.Module):
+    """Three steps with a cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(3))
+
+    def forward(self, x):
+        cache = rg.KVCache()
+        return torch.cat([self.attention(x[:, i : i + 1], cache=cache, is_causal=True) for i in range(3)], 1)
+
+
+LENGTH, GRAPHS = Dim("length", min=2, max=512), Dim("graphs", min=3, max=64)
+SUM = rg.ClippedDistance(3) + rg.BucketedDistance()
+OTHERS = {
+    "sum": (
+        lambda: rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, labeler=SUM), 2),
+        lambda n: (torch.randn(2, n, 16),),
+        ({1: LENGTH},),
+    ),
+    "encoder–decoder": (
+        lambda: rg.RelationTransformer(16, 4, 1, 1, 32),
+        lambda n: (torch.randn(2, n, 16), torch.randn(2, 5, 16)),
+        ({1: LENGTH}, None),
+    ),
+    "packed": (
+        Packed,
+        lambda n: (torch.randn(n, 16), torch.tensor([0, n // 2, n - 1, n])),
+        ({0: LENGTH}, {0: GRAPHS}),
+    ),
+    "steps with a cache": (Steps, lambda n: (torch.randn(n, 3, 16),), ({0: LENGTH},)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@torch.no_grad()
+def test_other_forms(name):
+    make, given, sizes = OTHERS[name]
+    model = make().eval()
+    program = export(model, given(9), dynamic_shapes=sizes)
+    assert not ours(program)
+    for n in (9, 4, 30):
+        inputs = given(n)
+        torch.testing.assert_close(program.module()(*inputs), model(*inputs), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["T5", "DeBERTa"])
 @torch.no_grad()
 def test_patched_models(name):
