@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("transformers", reason="relations are for models of transformers")
 
-from tests.distributed.relations_world import cases  # noqa: E402
-from tests.distributed.worlds import run_world  # noqa: E402
+from tests.distributed.relations_world import cases
+from tests.distributed.worlds import run_world
 
 
 def test_relations_are_sharded_with_the_model(tmp_path):

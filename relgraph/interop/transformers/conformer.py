@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.common import made_once, rows_of, split_heads, with_cache
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
-from relgraph.interop.transformers.self_attention import SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin, head_size_of
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationAttention
 
@@ -38,19 +38,10 @@ class ConformerMixin(SelfAttentionMixin):
     _relgraph_arguments = ("attention_mask", "relative_position_embeddings", "output_attentions")
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-        length, size = states.shape[1], self.head_size
         if self.position_embeddings_type != "relative":
-            labels = made_once(self, "labeler", labeler_of)(length)
+            labels = made_once(self, "labeler", labeler_of)(states.shape[1])
             return {"labels": labels, "key_table": rows_of(self.distance_embedding).to(states.dtype)}
-        sines = given.get("relative_position_embeddings")
-        if sines is None:
-            raise ValueError(f"relative_position_embeddings must be given to {type(self).__name__}, got None")
-        return {
-            "labels": ClippedDistance(max(length - 1, 0))(length),
-            "key_table": split_heads(self.linear_pos(sines), size)[0],
-            "content_bias": self.pos_bias_u,
-            "position_bias": self.pos_bias_v,
-        }
+        return _of_sines(self, states, _given(self, given, "relative_position_embeddings"))
 
 
 class SeamlessV2Mixin(ConformerMixin):
@@ -72,45 +63,70 @@ class ParakeetMixin(SelfAttentionMixin):
         ]
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-        sines = given.get("position_embeddings")
-        if sines is None:
-            raise ValueError(f"position_embeddings must be given to {type(self).__name__}, got None")
-        if not (self.training and self.config.dropout_positions > 0.0):  # else each sequence has its own
-            sines = sines[:1]
-        length, keys = states.shape[1], (sines.shape[1] + 1) // 2
-        rows = split_heads(self.relative_k_proj(sines), self.head_dim)
-        return {
-            "labels": ClippedDistance(keys - 1)(length, keys, q_offset=keys - length),
-            "key_table": rows if len(rows) > 1 else rows[0],
-            "content_bias": self.bias_u,
-            "position_bias": self.bias_v,
-        }
+        sines = _given(self, given, "position_embeddings")
+        # in training each sequence may drop others
+        return _of_sines(self, states, sines if self.training and self.config.dropout_positions > 0.0 else sines[:1])
 
 
-def convert_parakeet(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
-    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    encoder = needs_model(module, encoder, "its encoder, which makes the sines of its positions")
-    weight = linear_of(module, "relative_k_proj").weight
-    longest = module.config.max_position_embeddings
-    sines = encoder.encode_positions(weight.new_zeros(1, 1, 1).expand(1, longest, 1))
-    rows = split_heads(sines.to(weight) @ weight.t(), module.head_dim)[0]
-    labeler = ClippedDistance(longest - 1)
-    return layer_of(module, {"key": rows}, labeler, query_biases=(module.bias_u, module.bias_v)), labeler
+class FastSpeech2Mixin(SelfAttentionMixin):
+    """The self-attention of FastSpeech2Conformer."""
+
+    _relgraph_arguments = ("attention_mask", "pos_emb", "output_attentions")
+    _relgraph_asked = ByArgumentMixin._relgraph_asked
+
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        mask = given.get("attention_mask")
+        mask = None if mask is None else mask[:, None].bool()
+        return {"mask": mask} | _of_sines(self, states, _given(self, given, "pos_emb"))
+
+
+def _given(module: Any, given: dict[str, Any], name: str) -> Tensor:
+    """The sines of a call."""
+    if given.get(name) is None:
+        raise ValueError(f"{name} must be given to {type(module).__name__}, got None")
+    return given[name]
+
+
+def _names(module: Any) -> tuple[str, str, str]:
+    """The projection of the sines, and the biases u and v of the query."""
+    parakeet = hasattr(module, "relative_k_proj")
+    return ("relative_k_proj", "bias_u", "bias_v") if parakeet else ("linear_pos", "pos_bias_u", "pos_bias_v")
+
+
+def _of_sines(module: Any, states: Tensor, sines: Tensor) -> dict[str, Any]:
+    """Labels and terms for sines ``[1 or B, 2N - 1, E]`` of the distances 1 - N to N - 1 of N keys."""
+    project, content, position = (getattr(module, name) for name in _names(module))
+    length, keys = states.shape[1], (sines.shape[1] + 1) // 2
+    rows = split_heads(project(sines), head_size_of(module))
+    return {
+        "labels": ClippedDistance(max(keys - 1, 0))(length, keys, q_offset=keys - length),
+        "key_table": rows if len(rows) > 1 else rows[0],
+        "content_bias": content,
+        "position_bias": position,
+    }
 
 
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    query_biases = None
-    if module.position_embeddings_type == "relative":
-        encoder = needs_model(module, encoder, "its encoder, which makes the sines of its positions")
-        weight = linear_of(module, "linear_pos").weight
-        sines = encoder.embed_positions.pe  # [1, 2L - 1, E], for the distances 1 - L to L - 1
-        labeler = ClippedDistance(sines.shape[1] // 2)
-        rows = split_heads(sines.to(weight) @ weight.t(), module.head_size)[0]
-        query_biases = (module.pos_bias_u, module.pos_bias_v)
-    else:
-        labeler, rows = labeler_of(module), plain_rows(module, "distance_embedding")
-    return layer_of(module, {"key": rows}, labeler, query_biases=query_biases), labeler
+    if getattr(module, "position_embeddings_type", "relative") != "relative":
+        labeler = labeler_of(module)
+        return layer_of(module, {"key": plain_rows(module, "distance_embedding")}, labeler), labeler
+    project, content, position = _names(module)
+    weight = linear_of(module, project).weight
+    sines = _sines_of(needs_model(module, encoder, "its encoder, which makes the sines of its positions"), weight)
+    labeler = ClippedDistance(sines.shape[1] // 2)
+    rows = split_heads(sines.to(weight) @ weight.t(), head_size_of(module))[0]
+    biases = getattr(module, content), getattr(module, position)
+    return layer_of(module, {"key": rows}, labeler, query_biases=biases), labeler
+
+
+def _sines_of(encoder: Any, like: Tensor) -> Tensor:
+    """The sines ``[1, 2L - 1, E]`` of the distances 1 - L to L - 1, for the longest sequence of an encoder."""
+    if hasattr(encoder, "embed_positions"):
+        return encoder.embed_positions.pe
+    if hasattr(encoder, "pos_enc"):
+        return encoder.pos_enc.pos_enc
+    return encoder.encode_positions(like.new_zeros(1, 1, 1).expand(1, encoder.config.max_position_embeddings, 1))
 
 
 def _why_not(module: nn.Module) -> str | None:
@@ -149,7 +165,14 @@ FAMILIES = (
             "parakeet.ParakeetEncoderAttention": ParakeetMixin,
             "nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention": ParakeetMixin,
         },
-        convert=convert_parakeet,
+        convert=convert,
         holders=("parakeet.ParakeetEncoder", "nemotron_asr_streaming.NemotronAsrStreamingEncoder"),
+    ),
+    Family(
+        "fastspeech2_conformer",
+        "FastSpeech2Conformer",
+        {"fastspeech2_conformer.FastSpeech2ConformerAttention": FastSpeech2Mixin},
+        convert=convert,
+        holders=("fastspeech2_conformer.FastSpeech2ConformerEncoder",),
     ),
 )

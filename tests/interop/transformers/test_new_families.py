@@ -27,7 +27,6 @@ OTHERS = {
     "cpmant": "not yet: buckets of positions within a segment, pairs of segments beyond",
     "deepseek_v4": "positions within a window that is pooled",
     "dinat": "not yet: neighbors of natten, which transformers calls",
-    "fastspeech2_conformer": "not yet: Transformer-XL",
     "funnel": "not yet: Transformer-XL with segments",
     "pp_doclayout_v4": "scores of the order of boxes, after attention",
     "prophetnet": "not yet: buckets that each query weights, for several streams",
