@@ -3,6 +3,7 @@
     python -m docs.benchmarks.patched                        # all models; --json FILE keeps the figures
     python -m docs.benchmarks.patched --only 'T5|VITS'       # some models
     python -m docs.benchmarks.patched --quick                # a smoke run: its figures mean nothing
+    python -m docs.benchmarks.patched --whole --no-peaks     # whole models of base size at usual lengths
     python -m docs.benchmarks.patched --hour                 # a layer of Parakeet over one hour of audio: MiB, seconds
 
 Needs transformers (``pip install 'transformers>=4.56,<6'``). Weights are random, which does not change the time. Each
@@ -89,6 +90,22 @@ def cases(quick: bool) -> list[Case]:
     return made
 
 
+def whole_cases(quick: bool) -> list[Case]:
+    """Whole models at the lengths at which they mostly run; in the short mode a layer of each at a toy length."""
+    layers, lengths = (1, [40]) if quick else (12, [128, 256, 384, 512])
+    made = [Case("DeBERTa-v3-base", str(n), partial(_deberta, layers=layers), lambda n=n: {
+        "hidden_states": _states(n, 768), "attention_mask": torch.ones(1, n, dtype=torch.long)}, ("eager",), rounds=5)
+        for n in lengths]  # fmt: skip
+    made += [Case("T5-base", f"{n} → {n // 4}", partial(_t5_base, layers), lambda n=n: {
+        "input_ids": torch.full((1, n), 5), "decoder_input_ids": torch.full((1, n // 4), 6)}, rounds=5)
+        for n in lengths[::3]]  # fmt: skip
+    made.append(Case("Swin-T", "56" if quick else "224", lambda way: _swin(way, quick), lambda: {
+        "pixel_values": _states(56 if quick else 224, 56 if quick else 224, 3)[None]}, rounds=5))  # fmt: skip
+    made.append(Case("CLAP audio", "1", lambda way: _clap(way, quick), lambda: {
+        "input_features": _states(1001, 64)[:, None]}, ("eager",), rounds=5))  # fmt: skip
+    return made
+
+
 def _near(length: int, window: int) -> Tensor:
     """The mask of a causal window, as transformers makes it for an eager implementation, which sdpa takes too."""
     distance = torch.arange(length)[:, None] - torch.arange(length)
@@ -120,12 +137,33 @@ def _t5(way: str) -> nn.Module:
     return T5EncoderModel(T5Config(dropout_rate=0.0, attn_implementation=way))
 
 
-def _deberta(way: str) -> nn.Module:
+def _t5_base(layers: int, way: str) -> nn.Module:
+    from transformers import T5Config, T5Model
+
+    sizes = {"d_model": 768, "d_ff": 3072, "num_heads": 12, "num_layers": layers}
+    return T5Model(T5Config(**sizes, vocab_size=100, dropout_rate=0.0, attn_implementation=way))
+
+
+def _swin(way: str, quick: bool) -> nn.Module:
+    from transformers import SwinConfig, SwinModel
+
+    small = {"image_size": 56, "depths": [1, 1], "num_heads": [3, 6]} if quick else {}
+    return SwinModel(SwinConfig(**small, drop_path_rate=0.0, attn_implementation=way))
+
+
+def _clap(way: str, quick: bool) -> nn.Module:
+    from transformers import ClapAudioConfig, ClapAudioModel
+
+    small = {"depths": [1, 1], "num_attention_heads": [4, 8]} if quick else {}
+    return ClapAudioModel(ClapAudioConfig(**small, drop_path_rate=0.0, attn_implementation=way))
+
+
+def _deberta(way: str, layers: int = 1) -> nn.Module:
     from transformers import DebertaV2Config
     from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder
 
     config = DebertaV2Config(
-        vocab_size=100, hidden_size=768, num_hidden_layers=1, num_attention_heads=12, intermediate_size=3072,
+        vocab_size=100, hidden_size=768, num_hidden_layers=layers, num_attention_heads=12, intermediate_size=3072,
         relative_attention=True, position_buckets=256, max_relative_positions=-1, max_position_embeddings=512,
         share_att_key=True, pos_att_type=["p2c", "c2p"], norm_rel_ebd="layer_norm", position_biased_input=False,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
@@ -261,9 +299,9 @@ def _both(theirs: float | None, ours: float | None) -> str:
 
 def print_peak(name: str, way: str, what: str, quick: bool) -> None:
     """Print the peak MiB of one call, after a call at a toy length has loaded everything."""
-    (case,) = [case for case in cases(quick) if f"{case.name}, {case.length}" == name]
+    (case,) = [case for case in cases(quick) + whole_cases(quick) if f"{case.name}, {case.length}" == name]
     call = forward if what == "forward" else train
-    small = next(other for other in cases(True) if other.name == case.name)
+    small = next(other for other in cases(True) + whole_cases(True) if other.name == case.name)
     call(model_of(small, way), small.inputs())
     model, inputs = model_of(case, way), case.inputs()
     print(peak_mib(lambda: call(model, inputs)))
@@ -289,6 +327,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", help="write the figures to this file")
     parser.add_argument("--no-peaks", action="store_true", help="measure time only")
     parser.add_argument("--peak", nargs=3, metavar=("CASE", "WAY", "WHAT"), help=argparse.SUPPRESS)
+    parser.add_argument("--whole", action="store_true", help="whole models of base size")
     parser.add_argument("--hour", action="store_true", help="only a layer of Parakeet over one hour of audio")
     options = parser.parse_args(given)
     torch.set_num_threads(options.threads)
@@ -300,7 +339,7 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     rows: Rows = []
     try:
-        for case in cases(options.quick):
+        for case in (whole_cases if options.whole else cases)(options.quick):
             if re.search(options.only, case.name):
                 rows += measured(case, not options.no_peaks, options.quick)
                 print(f"{case.name}, {case.length}: done", file=sys.stderr)

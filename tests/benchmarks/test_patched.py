@@ -7,7 +7,7 @@ pytest.importorskip("transformers")
 from docs.benchmarks import patched
 from docs.benchmarks.ways import Wrong
 
-CASES = {f"{case.name}": case for case in patched.cases(quick=True)}
+CASES = {f"{case.name}": case for case in patched.cases(quick=True) + patched.whole_cases(quick=True)}
 
 
 @pytest.mark.parametrize("name", CASES)
