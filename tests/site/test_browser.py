@@ -62,6 +62,15 @@ def address():
     thread.join()
 
 
+class Patient(webdriver.Chrome):
+    """A browser whose ``get`` ends when the page is there: at times it came back while the page was read."""
+
+    def get(self, url):
+        super().get(url)
+        there = "return location.href.split('#')[0] === arguments[0] && document.readyState === 'complete'"
+        WebDriverWait(self, 30).until(lambda driver: driver.execute_script(there, url.split("#")[0]))
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     assert CHROMIUM and DRIVER, "there is no chromium or no chromedriver"
@@ -70,7 +79,7 @@ def browser(tmp_path_factory):
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}", "--window-size=1400,1000"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = Patient(options=options, service=webdriver.ChromeService(DRIVER))
     yield driver
     driver.quit()
 
