@@ -52,10 +52,7 @@ def train(
         title: names the progress bar, or the progress lines where there is no terminal; without a title there is
             neither.
     """
-    # foreach gives bitwise the same numbers in four fifths of the time of a Python loop
-    optimizer = torch.optim.AdamW(model.parameters(), learning_rate, (0.9, 0.98), weight_decay=0.01, foreach=True)
-    rising = max(1.0, warm_up * steps)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / rising, 1 - s / steps))
+    optimizer, rate = _optimizer(model, steps, learning_rate, warm_up)
     taken: list[float] = []
     worker = multiprocessing.current_process().name.rpartition("-")[2]  # the bar of each process has its own line
     progress = tqdm(
@@ -77,6 +74,59 @@ def train(
             about = f"step {len(taken)} of {steps}, loss {mean(taken[-100:]):.3f}, about {left} left"
             print(f"{title}: {about}", file=sys.stderr, flush=True)
     return taken
+
+
+def train_on(
+    path: Path, model: nn.Module, loss_of: Callable[[int], Tensor], steps: int, learning_rate: float, *,
+    warm_up: float = 0.1, seed: int, title: str,
+) -> None:  # fmt: skip
+    """Train as :func:`train` does, and keep model and optimizer in ``path`` twice a minute; continue from there.
+
+    Args:
+        path: the file of an unfinished training; the end removes it.
+        model: the model to train.
+        loss_of: the loss of a step, which depends on nothing but the model, its number and torch's generator.
+        steps: number of steps.
+        learning_rate: the peak rate.
+        warm_up: the share of the steps in which the rate rises.
+        seed: of torch's generator, which starts anew with each step.
+        title: names the training in a line of progress.
+    """
+    optimizer, rate = _optimizer(model, steps, learning_rate, warm_up)
+    start = 0
+    if path.exists():
+        kept = torch.load(path, weights_only=True)
+        model.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        rate.load_state_dict(kept["rate"])
+        start = kept["step"]
+    printed, recent, remaining = time.perf_counter(), [], Remaining(steps - start)
+    for step in range(start, steps):
+        torch.manual_seed(seed * steps + step)
+        loss = loss_of(step)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+        recent.append(loss.detach())
+        if time.perf_counter() - printed >= LINE_EVERY:
+            printed, left = time.perf_counter(), spell(remaining.seconds(step + 1 - start))
+            about = f"step {step + 1} of {steps}, loss {torch.stack(recent).mean():.3f}, about {left} left"
+            print(f"{title}: {about}", file=sys.stderr, flush=True)
+            recent = []
+            parts = {"model": model, "optimizer": optimizer, "rate": rate}
+            with whole(path) as file:
+                torch.save({name: part.state_dict() for name, part in parts.items()} | {"step": step + 1}, file)
+    path.unlink(missing_ok=True)
+
+
+def _optimizer(model: nn.Module, steps: int, learning_rate: float, warm_up: float) -> tuple[Any, Any]:
+    """AdamW, and its rate, which rises in the first steps and then falls to 0."""
+    # foreach gives bitwise the same numbers in four fifths of the time of a Python loop
+    optimizer = torch.optim.AdamW(model.parameters(), learning_rate, (0.9, 0.98), weight_decay=0.01, foreach=True)
+    rising = max(1.0, warm_up * steps)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / rising, 1 - s / steps))
 
 
 class Runs:
