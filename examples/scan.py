@@ -1,7 +1,6 @@
-"""SCAN: longer actions than in training
-======================================
+"""SCAN: six kinds of positions translate commands to actions, and are asked for more actions than training had.
 
-Six kinds of positions translate commands to actions, and are asked for more actions than training had.
+This is no page of the gallery yet: of its 18 long runs four are done, those of seed 0 in the table below.
 
 SCAN (Lake and Baroni 2018) has 20,910 commands of up to nine words, and the actions that they mean:
 
@@ -23,16 +22,29 @@ positions reach it:
 - ``relative``: tables for distances -16 to 16 (Shaw et al. 2018);
 - ``relative, one layer``: the same layer three times, as in a universal Transformer.
 
-A command counts as right if all its actions are, and the end, which the model must find itself.
+A command counts as right if all its actions are, and the end, which the model must find itself. Split 26, 10,000 steps
+of 64 commands, seed 0; percent right of commands of up to 26 actions that training left out, and of all longer ones
+(November 2026):
+
+.. code-block:: text
+
+    positions              up to 26    longer
+    sinusoidal                 99.9      42.4
+    sinusoidal, shifted        27.0       2.8
+    rotary                    100.0      90.5
+    ALiBi                      77.8      19.3
+
+One seed ranks nothing. With its random shift the second row had not learned the task in these steps.
 
 .. code-block:: sh
 
     python examples/scan.py                     # split 26, three seeds, five hours of two CPU cores
     python examples/scan.py --split jump
-    python examples/scan.py --quick             # two rows, one seed, shorter commands, a minute
+    python examples/scan.py --quick             # two rows, one seed, up to eight actions, half a minute
 
 The commands are made here from SCAN's grammar, so no file is needed; they equal the published ones. The command writes
-``results.json`` and models to ``scan-out/SPLIT/``. After Ctrl-C the same command continues within a run.
+``results.json`` and models to ``scan-out/SPLIT/``. After Ctrl-C the same command continues within a run. Runs that are
+done already are in ``examples/kept/partial/scan-26.json``: copy it to ``scan-out/26/results.json`` to leave them out.
 """
 
 from __future__ import annotations
@@ -269,18 +281,22 @@ def report(runs: Sequence[Run]) -> str:
 # The command
 # -----------
 
-STEPS, QUICK_STEPS, SECONDS_A_STEP = 10_000, 300, 0.13
-SPLITS = ("22", "26", "30", "jump")
+STEPS, QUICK_STEPS, SECONDS_A_STEP = 10_000, 100, 0.13
+SPLITS, QUICK_SPLIT = ("22", "26", "30", "jump"), "8"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = Options(
-        "scan-out", "Translate SCAN's commands, with six kinds of positions.", "two rows, one seed, few steps", apart=True,
-        rows=("--rows", tuple(ROWS), tuple(ROWS), ("sinusoidal", "relative")), seeds=(3, 1), steps=(STEPS, QUICK_STEPS),
+        "scan-out", "Translate SCAN's commands, with six kinds of positions.", "two rows, one seed, few steps",
+        apart=True, rows=("--rows", tuple(ROWS), tuple(ROWS), ("sinusoidal", "relative")), seeds=(3, 1),
+        steps=(STEPS, QUICK_STEPS),
     )  # fmt: skip
-    options.add_argument("--split", choices=SPLITS, default="26", help="what training lacks (26: longer actions)")
+    options.add_argument("--split", choices=SPLITS, help="what training lacks (26: commands of more actions)")
     arguments = options.read(argv)
+    arguments.split = arguments.split or (QUICK_SPLIT if arguments.quick else "26")
     split, steps, seeds = Split.named(arguments.split), arguments.steps, arguments.seeds
+    if arguments.quick:
+        split = Split(split.train, split.same, split.other[:512])
     settings = {"split": arguments.split, "steps": steps, "batch": BATCH, "rate": RATE, "dropout": DROPOUT}
     runs = Runs.of_command(arguments.out / arguments.split, Run, settings, fresh=arguments.fresh)
     processes = 1 if arguments.quick else cores()

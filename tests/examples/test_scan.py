@@ -1,0 +1,67 @@
+"""Tests the example on SCAN: its commands are the published ones, rows differ in positions only, runs continue."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+import scan
+import torch
+
+TASKS = Path(os.environ.get("RELGRAPH_DATA", "data")) / "scan" / "tasks.txt.gz"
+
+
+@pytest.mark.skipif(not TASKS.exists(), reason="SCAN is not there; RELGRAPH_DATA names the folder that holds scan")
+def test_commands_are_the_published_ones():
+    published = {}
+    for line in gzip.decompress(TASKS.read_bytes()).decode().splitlines():
+        command, actions = line.strip().removeprefix("IN: ").split(" OUT: ")
+        short = actions.replace("I_TURN_LEFT", "LTURN").replace("I_TURN_RIGHT", "RTURN").replace("I_", "")
+        published[tuple(command.split())] = tuple(short.split())
+    assert dict(scan.commands()) == published
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("26", (16458, 1828, 2624)), ("jump", (14670, 1320, 7706))])
+def test_splits(name, sizes):
+    split = scan.Split.named(name)
+    assert (len(split.train), len(split.same), len(split.other)) == sizes
+    assert not {*split.other} & {*split.train, *split.same}
+    if name != "jump":
+        assert max(len(actions) for _, actions in split.train) == int(name)
+
+
+@pytest.mark.parametrize("row", scan.ROWS)
+def test_a_model_learns_a_command_by_heart_and_search_finds_what_one_call_tests(row):
+    torch.manual_seed(0)
+    model, known = scan.Model(row).eval(), scan.commands()[40:44]
+    words, given, wanted = scan.tensors(known)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(
+            model(words, given).flatten(0, 1), wanted.flatten(), ignore_index=scan.PAD
+        ).backward()
+        optimizer.step()
+    assert scan.right(model, known) == [0, 1, 2, 3]
+    layers = {id(layer) for layer in model.transformer.encoder.layers}
+    assert len(layers) == (1 if row.endswith("one layer") else scan.LAYERS)
+    for (words, _), row_wanted in zip(known, wanted, strict=True):
+        source, found = scan.tensors([(words, ())])[0], [scan.END]
+        while len(found) < 60 and (len(found) == 1 or found[-1] != scan.END):
+            found.append(int(model(source, torch.tensor([found]))[0, -1].argmax()))
+        assert found[1:] == [one for one in row_wanted.tolist() if one != scan.PAD]
+
+
+def test_the_command_runs_and_continues(tmp_path, monkeypatch, capsys):
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(scan, "BATCH", 4)
+    command = ["--quick", "--steps", "4", "--out", str(tmp_path)]
+    assert scan.main(command) == 0
+    path = tmp_path / scan.QUICK_SPLIT / "results.json"
+    first = json.loads(path.read_text(encoding="utf-8"))
+    assert [run["variant"] for run in first["runs"]] == ["sinusoidal", "relative"]
+    assert "relative, lead over sinusoidal" in capsys.readouterr().out
+    assert scan.main(command) == 0
+    assert "2 of 2 runs are already in" in capsys.readouterr().out
+    torch.set_num_threads(threads)
