@@ -160,7 +160,23 @@ class Steps(nn.Module):
 
 LENGTH, GRAPHS = Dim("length", min=2, max=512), Dim("graphs", min=3, max=64)
 SUM = rg.ClippedDistance(3) + rg.BucketedDistance()
+
+
+def graph(n):
+    return torch.randn(1, n, 16), torch.randint(0, n, (2, 2 * n + 1)), torch.randint(0, LABELS, (2 * n + 1,))
+
+
+class AdditiveConv(Conv):
+    """A graph layer whose scores are computed pair by pair."""
+
+    def __init__(self):
+        super().__init__()
+        score = rg.score.Additive.learned(4, 4)
+        self.conv = rg.pyg.RelationConv(16, 4, heads=4, num_relations=LABELS, score=score)
+
+
 OTHERS = {
+    "additive over edges": (AdditiveConv, graph, ({1: NODES}, {1: EDGES}, {0: EDGES})),
     "sum": (
         lambda: rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, labeler=SUM), 2),
         lambda n: (torch.randn(2, n, 16),),

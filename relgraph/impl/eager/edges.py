@@ -155,6 +155,8 @@ class _Work:
                 summed = summed + vectors[:, at] @ maps
             return (score.act(summed) @ weight).squeeze(-1) * self.call.scale
 
+        if torch.compiler.is_exporting():  # the number of runs would fix that of pairs
+            return run(slice(None))
         step = max(run_numbers(self.query.device, self.query.dtype) // max(lanes * self.query.shape[-1], 1), 1)
         # without pairs there is one empty run, so that parameters get zeros: DistributedDataParallel waits for all
         runs = [slice(start, start + step) for start in range(0, max(pairs, 1), step)]
