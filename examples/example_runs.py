@@ -61,11 +61,7 @@ def train(
     )  # fmt: skip
     remaining, printed = Remaining(steps), time.perf_counter()
     for loss in progress:
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
+        _step(model, optimizer, rate, loss)
         taken.append(loss.item())
         if len(taken) % 20 == 0:
             progress.set_postfix(loss=f"{mean(taken[-100:]):.3f}")
@@ -104,11 +100,7 @@ def train_on(
     for step in range(start, steps):
         torch.manual_seed(seed * steps + step)
         loss = loss_of(step)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
+        _step(model, optimizer, rate, loss)
         recent.append(loss.detach())
         if time.perf_counter() - printed >= LINE_EVERY:
             printed, left = time.perf_counter(), spell(remaining.seconds(step + 1 - start))
@@ -119,6 +111,14 @@ def train_on(
             with whole(path) as file:
                 torch.save({name: part.state_dict() for name, part in parts.items()} | {"step": step + 1}, file)
     path.unlink(missing_ok=True)
+
+
+def _step(model: nn.Module, optimizer: Any, rate: Any, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    rate.step()
 
 
 def _optimizer(model: nn.Module, steps: int, learning_rate: float, warm_up: float) -> tuple[Any, Any]:
