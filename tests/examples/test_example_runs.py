@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import example_runs
 import pytest
+import torch
 from example_runs import Runs, lead
 from torch import nn
 
@@ -119,3 +120,26 @@ def test_a_lead_compares_each_seed_with_itself():
     assert lead(ours, theirs) == "+10.0 (+10.0 to +10.0)"
     assert lead({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.5}, " %") == "+10.0 % (-117.1 to +137.1)"
     assert lead(ours, {2: 0.98}) == "+1.0"
+
+
+def test_a_training_continues_within_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(example_runs, "LINE_EVERY", 0.0)  # so that each step is kept
+
+    def trained(path, stop=None):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Dropout(0.5))
+
+        def loss_of(step):
+            if step == stop:
+                raise KeyboardInterrupt
+            return model(torch.full((4, 3), float(step))).square().mean()
+
+        example_runs.train_on(path, model, loss_of, 6, 0.1, seed=1, title="a row")
+        return model[0].weight
+
+    wanted = trained(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "stopped", stop=4)
+    assert torch.equal(trained(tmp_path / "stopped"), wanted)
+    assert not [*tmp_path.iterdir()]
+    assert "a row: step 6 of 6" in capsys.readouterr().err
