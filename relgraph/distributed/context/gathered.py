@@ -35,7 +35,7 @@ def answer(given: Given, whole: Whole) -> Answer:
 
 
 class _Tied(torch.autograd.Function):
-    """Outputs as they are; backward gives what they were made from a gradient of zero, besides its own."""
+    """Outputs as they are; backward adds a gradient of zero to what they were made from."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
