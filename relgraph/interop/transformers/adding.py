@@ -2,7 +2,8 @@
 
 The model and the models within it get a class of their own, which inherits from theirs. Its ``forward`` takes
 ``relation_labels=``, makes them :class:`~relgraph.Labels` of the tokens of this call, and hands them on as a keyword
-argument, which models of transformers pass down to the attention function.
+argument, which models of transformers pass down to the attention function. BERT before transformers 5 passes nothing
+down: its relations hold the labels during the call.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.interop.transformers import saved
 from relgraph.interop.transformers.batching import repeated
+from relgraph.interop.transformers.bert import COPIES, RelatedBertMixin
 from relgraph.interop.transformers.by_name import NAME, through_interface
+from relgraph.interop.transformers.families import kind_of
 from relgraph.interop.transformers.interface import RESTORED_BY, register
-from relgraph.interop.transformers.patching import Patched, Report, Unpatched
-from relgraph.interop.transformers.relation import LABELS, Relation
-from relgraph.interop.transformers.self_attention import head_size_of
+from relgraph.interop.transformers.patching import Patched, Report, Unpatched, patched_class
+from relgraph.interop.transformers.relation import LABELS, Relation, lending
+from relgraph.interop.transformers.self_attention import BEFORE_FIVE, head_size_of
 from relgraph.labels import Labels, padded
 from relgraph.nn import LabelTable
 from relgraph.nn.cache import labels_of_new_rows
@@ -67,7 +70,9 @@ def add_relations(
 
     Args:
         model: a model whose attention goes through the attention interface of transformers, such as BERT, RoBERTa,
-            ESM, ModernBERT, Llama, Qwen or T5. Its ``attn_implementation`` becomes ``"relgraph"``.
+            ESM, ModernBERT, Llama, Qwen or T5. Its ``attn_implementation`` becomes ``"relgraph"``. Before transformers
+            5 BERT and its copies do not, and get another ``forward``; then gradient checkpointing raises
+            NotImplementedError.
         labeler: the labeler of the tables, of any kind.
         tables: which tables there are, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
         per_head: whether each head has its own rows.
@@ -108,9 +113,10 @@ def add_relations(
     modules = [model.get_submodule(one.name) for one in report.patched]
     made = [_relation_for(module, labeler, tables, per_head) for module in modules]  # may raise, before any change
     register()
-    model.set_attn_implementation(NAME)
+    if any(map(_looks_up, modules)):
+        model.set_attn_implementation(NAME)
     for module, relation in zip(modules, made, strict=True):
-        module.relation = relation
+        _attach(module, relation)
     _take_labels(model, labeler)
     numbers = None if layers is None else sorted(set(layers))
     setattr(model.config, saved.ENTRY, saved.entry(labeler, tables, per_head, numbers))
@@ -172,13 +178,29 @@ def restore_relations(model: PreTrainedModel) -> None:
     for one in _found(model, entry["layers"], strict=False).patched:
         module: Any = model.get_submodule(one.name)
         if getattr(module, "relation", None) is None:
-            module.relation = _relation_for(module, labeler, entry["tables"], entry["per_head"])
-            module.config._attn_implementation = NAME
-    model.config._attn_implementation = NAME
+            _attach(module, _relation_for(module, labeler, entry["tables"], entry["per_head"]))
+            if _looks_up(module):
+                module.config._attn_implementation = model.config._attn_implementation = NAME
     _take_labels(model, labeler)
 
 
 RESTORED_BY.append(restore_relations)
+
+
+_BY_MODULE = frozenset(COPIES if BEFORE_FIVE else ())
+"""The classes whose modules get a forward that reads their relation, as they do not look up their attention."""
+
+
+def _looks_up(module: nn.Module) -> bool:
+    """Whether a module looks up its attention by name; BERT does so since transformers 5."""
+    return through_interface(type(module))
+
+
+def _attach(module: Any, relation: Relation) -> None:
+    """Give a module a relation, and a forward that reads it if the module does not look up its attention."""
+    module.relation = relation
+    if not _looks_up(module):
+        module.__class__ = patched_class(RelatedBertMixin, type(module))
 
 
 def _is_decoder_of_two(model: Any) -> bool:
@@ -196,7 +218,7 @@ def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
     patched, unpatched, numbers = [], [], set()
     for name, module in model.named_modules():
         kind = type(module).__name__
-        if not through_interface(type(module)):
+        if not (_looks_up(module) or kind_of(module) in _BY_MODULE):
             continue
         why = _why_not(name, module)
         number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
@@ -221,6 +243,9 @@ def _why_not(name: str, module: Any) -> str | None:
     config = getattr(module, "config", None)
     if getattr(module, "is_decoder", False) and getattr(config, "is_encoder_decoder", False):
         return "it is in the decoder: relations are for the encoder of such a model"
+    if not _looks_up(module):
+        absolute = getattr(module, "position_embedding_type", "absolute") == "absolute"
+        return None if absolute else "it has tables already: patch(model) computes them"
     parameters = inspect.signature(inspect.unwrap(type(module).forward)).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         return "its forward takes no keyword arguments, so labels cannot reach the attention"
@@ -231,7 +256,8 @@ def _why_not(name: str, module: Any) -> str | None:
 
 def _relation_for(module: Any, labeler: Any, tables: Sequence[str], per_head: bool) -> Relation:
     """A relation with rows of zeros for an attention module, on its device, in its dtype."""
-    heads = next((getattr(x, name) for x in (module, module.config) for name in HEADS if hasattr(x, name)), None)
+    places = module, getattr(module, "config", None)
+    heads = next((getattr(x, name) for x in places for name in HEADS if hasattr(x, name)), None)
     try:
         size = head_size_of(module)
     except StopIteration:
@@ -245,7 +271,8 @@ def _take_labels(model: nn.Module, labeler: Any) -> None:
     """Let a model, and the models within it that have relations, take ``relation_labels``."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and any(isinstance(x, Relation) for x in module.modules()):
-            module._relgraph_labeler = labeler  # pyright: ignore[reportAttributeAccessIssue]
+            lends = any(isinstance(x, RelatedBertMixin) for x in module.modules())
+            vars(module).update(_relgraph_labeler=labeler, _relgraph_lends=lends)
             if not hasattr(type(module), "_relgraph_unrelated"):
                 module.__class__ = related_class(type(module))
 
@@ -254,6 +281,7 @@ class RelatedModel:
     """What a model with relations does otherwise: it takes labels, here in ``generate``, and keeps rows at zero."""
 
     _relgraph_labeler: Any
+    _relgraph_lends: bool
 
     def _expand_inputs_for_generation(
         self: Any, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Any = None, **given: Any
@@ -285,7 +313,12 @@ def related_class(own: type) -> type:
     def forward(self: Any, *args: Any, **given: Any) -> Any:
         labels = given.pop(LABELS, None)
         if labels is not None:
-            given[LABELS] = _of_call(self, labels, given | dict(zip(named, args, strict=False)))
+            labels = _of_call(self, labels, given | dict(zip(named, args, strict=False)))
+            if self._relgraph_lends:
+                _check_checkpoints(self)
+                with lending(self, labels):
+                    return theirs.forward(self, *args, **given)
+            given[LABELS] = labels
         return theirs.forward(self, *args, **given)
 
     parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
@@ -296,6 +329,15 @@ def related_class(own: type) -> type:
     # transformers reads the source of the module of a class, and loads and saves by its name
     more = {"__module__": own.__module__, "__doc__": own.__doc__, "forward": forward, "__reduce_ex__": _reduced}
     return type(own.__name__, (RelatedModel, own), more | {"_relgraph_unrelated": own})
+
+
+def _check_checkpoints(model: Any) -> None:
+    """Checkpoints run layers again during backward, when the relations have no labels any more."""
+    if model.training and model.is_gradient_checkpointing:
+        raise NotImplementedError(
+            f"gradient checkpointing of a {type(model).__name__} with relations needs transformers 5, which passes "
+            f"{LABELS} through its layers, got {transformers.__version__}: call gradient_checkpointing_disable()"
+        )
 
 
 class _NoTarget(str):

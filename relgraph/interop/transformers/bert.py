@@ -23,6 +23,7 @@ from relgraph.interop.bert import KEY_QUERY, KINDS, tables_of
 from relgraph.interop.transformers.common import rows_of, split_heads, with_cache
 from relgraph.interop.transformers.families import Family, kind_of
 from relgraph.interop.transformers.layers import layer_of, plain_rows
+from relgraph.interop.transformers.relation import lent, offset_of
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
 from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import ClippedDistance
@@ -62,6 +63,24 @@ class BertMixin(SelfAttentionMixin):
         lengths = states.shape[1], given["key_length"]
         labels, table = _labels_and_table(self, *lengths, given["cached"], states.device)
         return {"labels": labels, "key_table": table, "query_table": _if_both(self, table)}
+
+
+class RelatedBertMixin(BertMixin):
+    """The forward of the same modules with absolute positions, and a Relation that ``add_relations`` gave them."""
+
+    def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
+        heads = super()._relgraph_heads(states, given)
+        given["query"] = heads[0]
+        return heads
+
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        mask, length, keys = given.get("attention_mask"), states.shape[1], given["key_length"]
+        labels, offset = lent(self.relation), None
+        if labels is None:
+            offset = offset_of(length, keys, given.get("cache_position"), mask, self.is_decoder)
+        labels, tables = self.relation(given["query"], keys, labels, offset)
+        causal = mask is None and length > 1 and self.is_decoder  # a mask for fused attention may be left out
+        return {"labels": labels, "is_causal": causal} | tables
 
 
 class AlbertMixin(ByArgumentMixin):
@@ -142,7 +161,7 @@ def _why_not(module: nn.Module) -> str | None:
     return f"it has no tables: position_embedding_type is {kind!r}"
 
 
-_COPIES = (
+COPIES = (
     "altclip.AltRobertaSelfAttention",
     "bert.BertSelfAttention",
     "bert.BertSdpaSelfAttention",
@@ -164,12 +183,14 @@ _COPIES = (
     "xlm_roberta_xl.XLMRobertaXLSdpaSelfAttention",
     "xmod.XmodSelfAttention",
 )
+"""The classes that go through no attention interface before transformers 5."""
+
 _ALBERT = ("albert.AlbertAttention", "albert.AlbertSdpaAttention")
 FAMILY = Family(
     "bert",
     "BERT, RoBERTa, ELECTRA, ALBERT, CamemBERT, XLM-RoBERTa (also XL), Data2Vec text, ERNIE, Megatron-BERT, RoCBert, "
     "X-MOD, BertGeneration, BridgeTower, AltCLIP and ESM with relative_key or relative_key_query, up to transformers 4",
-    {**dict.fromkeys(_COPIES, BertMixin), **dict.fromkeys(_ALBERT, AlbertMixin), ESM: EsmMixin},
+    {**dict.fromkeys(COPIES, BertMixin), **dict.fromkeys(_ALBERT, AlbertMixin), ESM: EsmMixin},
     _why_not,
     convert,
     no_layer=dict.fromkeys(_ALBERT, "it ends with a residual connection and a layer norm, which the layer has not"),

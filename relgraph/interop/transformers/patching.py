@@ -116,7 +116,7 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
     for _, module, mixin, _ in found:
         _forget_own_forward(module)
         setattr(module, IMPL, impl)
-        module.__class__ = _patched_class(mixin, _own_class(module))
+        module.__class__ = patched_class(mixin, _own_class(module))
         prepare = getattr(module, "_relgraph_prepare", None)
         if prepare is not None:
             prepare()
@@ -153,6 +153,7 @@ def report(model: nn.Module) -> Report:
     for name, module in _candidates(model):
         kind = _own_class(module).__name__
         family: str | None = families.get(kind_of(module)) if _is_patched(module) else by_name.family_of(module)
+        family = "relations" if _is_related(module) else family
         if family is None:
             unpatched.append(Unpatched(name, kind, "transformers computes it"))
         else:
@@ -183,7 +184,7 @@ def unpatch(model: nn.Module) -> int:
         >>> rg.interop.transformers.unpatch(model)
         1
     """
-    patched = [module for _, module in _modules(model) if _is_patched(module)]
+    patched = [module for _, module in _modules(model) if _is_patched(module) and not _is_related(module)]
     for module in patched:
         _forget_own_forward(module)
         module.__class__ = _own_class(module)
@@ -280,7 +281,7 @@ def _nothing_found(model: nn.Module, chosen: dict[str, Family], unpatched: list[
 
 
 @functools.cache
-def _patched_class(mixin: type, own: type) -> type:
+def patched_class(mixin: type, own: type) -> type:
     """The class of a patched module: its own with the forward of the mixin."""
     more = {"__module__": mixin.__module__, "_relgraph_own": own, "_relgraph_mixin_of": mixin}
     return type(own.__name__, (mixin, own), more | {"__reduce_ex__": _reduced})
@@ -295,7 +296,7 @@ def _reduced(module: nn.Module, protocol: Any) -> tuple[Any, ...]:
 
 def _empty(mixin: type, own: type) -> Any:
     """A patched module that has no attributes yet."""
-    kind: Any = _patched_class(mixin, own)
+    kind: Any = patched_class(mixin, own)
     return kind.__new__(kind)
 
 
@@ -314,6 +315,11 @@ def _forget_own_forward(module: nn.Module) -> None:
 
 def _is_patched(module: nn.Module) -> bool:
     return hasattr(type(module), "_relgraph_own")
+
+
+def _is_related(module: nn.Module) -> bool:
+    """Whether a patched module reads a relation, which no class of transformers does."""
+    return _is_patched(module) and getattr(module, "relation", None) is not None
 
 
 def _own_class(module: nn.Module) -> type:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ OFFSET = "_relgraph_offset"
 
 LABELS = "relation_labels"
 """The argument of a model for the labels of its tokens; it travels to the attention modules."""
+
+_LENT = "_relgraph_lent"
 
 
 class Relation(nn.Module):
@@ -111,6 +114,24 @@ class Relation(nn.Module):
         if labels.k_len > keys:  # a sliding window keeps the last keys
             labels = labels.cols(labels.k_len - keys, labels.k_len)
         return labels, tables
+
+
+@contextmanager
+def lending(model: nn.Module, labels: Labels) -> Iterator[None]:
+    """Let the relations of a model have labels during a call whose keyword arguments do not reach its attention."""
+    relations = [module for module in model.modules() if isinstance(module, Relation)]
+    for relation in relations:
+        setattr(relation, _LENT, labels)
+    try:
+        yield
+    finally:
+        for relation in relations:
+            setattr(relation, _LENT, None)
+
+
+def lent(relation: nn.Module) -> Labels | None:
+    """The labels that :func:`lending` gives a relation, perhaps wrapped by an adapter."""
+    return getattr(relation, _LENT, None)
 
 
 def offset_of(q_len: int, k_len: int, position: Tensor | None, mask: Tensor | None, causal: bool) -> Any:
