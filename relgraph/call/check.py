@@ -192,7 +192,7 @@ def check_labels_fit(
     elif labels.q_len != q_len or labels.k_len != k_len:
         raise ValueError(f"{name} must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
     elif labels.batch_size != 1 and labels.batch_size != batch:  # not ``in``: dynamo may know one of them only
-        raise ValueError(f"{name} must have batch_size 1 or {batch}, got {labels.batch_size}")
+        raise ValueError(f"{name} must have batch_size 1{f' or {batch}' * (batch != 1)}, got {labels.batch_size}")
     where = labels.device
     if where is not None and where != device:
         raise ValueError(f"{name} must be on the device of {query}, {device}, got {where}")
