@@ -181,11 +181,22 @@ VARIANTS = (
 WIDTH, HEADS, LAYERS, HIDDEN = 96, 2, 3, 192
 
 
-class Pointer(nn.Module):
-    """A Transformer over the tokens of a function that scores each of its variables for the hole.
+def point(asks: Tensor, answers: Tensor, batch: Batch) -> Tensor:
+    """Scores of each variable for the hole, ``[B, C]``; -inf where a function has fewer variables.
 
-    A variable's score is the mean, over its places, of the product of the place's vector with the hole's vector.
+    A variable's score is the mean, over its places, of the product of the place's vector in ``answers`` with the hole's
+    vector in ``asks``, both ``[B, N, D]``.
     """
+    hole = asks[torch.arange(asks.shape[0]), batch.hole]
+    scores = torch.einsum("bd,bnd->bn", hole, answers) / asks.shape[-1] ** 0.5
+    occurs = one_hot(batch.variables + 1)[..., 1:].to(asks.dtype)
+    times = occurs.sum(1)
+    total = torch.einsum("bn,bnc->bc", scores, occurs)
+    return (total / times.clamp(min=1)).masked_fill(times == 0, float("-inf"))
+
+
+class Pointer(nn.Module):
+    """A Transformer over the tokens of a function that scores each of its variables for the hole."""
 
     def __init__(self, words: int, variant: Variant) -> None:
         super().__init__()
@@ -202,12 +213,7 @@ class Pointer(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """``[B, C]``, one score per variable; -inf where a function has fewer variables."""
         x = self.norm(self.states(batch))
-        hole = x[torch.arange(x.shape[0]), batch.hole]
-        scores = torch.einsum("bd,bnd->bn", self.asks(hole), self.answers(x)) / WIDTH**0.5
-        occurs = one_hot(batch.variables + 1)[..., 1:].to(x.dtype)
-        times = occurs.sum(1)
-        total = torch.einsum("bn,bnc->bc", scores, occurs)
-        return (total / times.clamp(min=1)).masked_fill(times == 0, float("-inf"))
+        return point(self.asks(x), self.answers(x), batch)
 
     def states(self, batch: Batch) -> Tensor:
         """The output of the last layer, ``[B, N, WIDTH]``."""

@@ -6,7 +6,7 @@
     python -m docs.benchmarks.patched --whole --no-peaks     # whole models of base size at usual lengths
     python -m docs.benchmarks.patched --hour                 # a layer of Parakeet over one hour of audio: MiB, seconds
 
-Needs transformers (``pip install 'transformers>=4.56,<6'``). Weights are random, which does not change the time. Each
+Needs transformers (``pip install 'transformers>=4.56,<6'``); GLiNER is a row where ``gliner`` is installed. Weights are random, which does not change the time. Each
 model is made once for each of its attention implementations in transformers, and once more and patched, with the same
 weights. Outputs are compared before the timing. Ways run in turn in one process; ratios are taken within a round. A
 separate process measures each peak, above what it holds before the call.
@@ -19,6 +19,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -103,6 +104,9 @@ def whole_cases(quick: bool) -> list[Case]:
         "pixel_values": _states(56 if quick else 224, 56 if quick else 224, 3)[None]}, rounds=5))  # fmt: skip
     made.append(Case("CLAP audio", "1", lambda way: _clap(way, quick), lambda: {
         "input_features": _states(1001, 64)[:, None]}, ("eager",), rounds=5))  # fmt: skip
+    if find_spec("gliner"):
+        made += [Case("GLiNER base", str(n), partial(_gliner, layers), lambda n=n: _with_entities(n), ("eager",), rounds=5)
+                 for n in lengths]  # fmt: skip
     return made
 
 
@@ -159,16 +163,51 @@ def _clap(way: str, quick: bool) -> nn.Module:
 
 
 def _deberta(way: str, layers: int = 1) -> nn.Module:
-    from transformers import DebertaV2Config
     from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder
 
-    config = DebertaV2Config(
+    return DebertaV2Encoder(_deberta_config(layers))
+
+
+def _deberta_config(layers: int) -> Any:
+    from transformers import DebertaV2Config
+
+    return DebertaV2Config(
         vocab_size=100, hidden_size=768, num_hidden_layers=layers, num_attention_heads=12, intermediate_size=3072,
         relative_attention=True, position_buckets=256, max_relative_positions=-1, max_position_embeddings=512,
         share_att_key=True, pos_att_type=["p2c", "c2p"], norm_rel_ebd="layer_norm", position_biased_input=False,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    return DebertaV2Encoder(config)
+
+
+WIDEST, KINDS = 12, 5
+"""GLiNER's longest entity in words, and the number of kinds of entities that it looks for here."""
+
+
+def _gliner(layers: int, way: str) -> nn.Module:
+    from gliner.config import UniEncoderSpanConfig
+    from gliner.modeling.base import UniEncoderSpanModel
+
+    config = UniEncoderSpanConfig(
+        encoder_config=_deberta_config(layers).to_dict(), vocab_size=100, class_token_index=99, max_width=WIDEST,
+        dropout=0.0,
+    )  # fmt: skip
+    return UniEncoderSpanModel(config)
+
+
+def _with_entities(length: int) -> dict[str, Tensor]:
+    """A text of one word per token, after a special token for each kind of entity with its name, and a separator."""
+    prompt = 2 * KINDS + 2
+    words = length - prompt - 1
+    tokens = torch.randint(5, 95, (1, length))
+    tokens[0, 1 : prompt - 1 : 2] = 99
+    numbers = torch.zeros(1, length, dtype=torch.long)
+    numbers[0, prompt:-1] = torch.arange(1, words + 1)
+    begin = torch.arange(words)[:, None].expand(-1, WIDEST)
+    spans = torch.stack([begin, begin + torch.arange(WIDEST)], -1).flatten(0, 1)[None]
+    return {
+        "input_ids": tokens, "attention_mask": torch.ones_like(tokens), "words_mask": numbers,
+        "text_lengths": torch.tensor([[words]]), "span_idx": spans, "span_mask": spans[..., 1] < words,
+    }  # fmt: skip
 
 
 def _wav2vec2_bert(way: str) -> nn.Module:
