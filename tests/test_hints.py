@@ -248,3 +248,23 @@ def test_tables_of_a_sum_want_an_index():
     for call in (tables.key, lambda: rg.plot.table_norms(tables.key)):
         with pytest.raises(TypeError, match="index a part, 0 to 1$"):
             call()
+
+
+def test_hints_about_the_mistakes_of_newcomers():
+    x, q = torch.randn(3, 16), torch.randn(2, 5, 2, 8)
+    layer = rg.RelationAttention(16, 4, labeler=rg.ShortestPath(3))
+    with pytest.raises(TypeError, match=r"does not label lengths: pass what it reads, labels=\.\.\.$"):
+        layer(x)
+    with pytest.raises(ValueError, match=r"got \[5, 5\]: query must be \[B, H, N, D\], and seems to be \[B, N, H, D\]"):
+        rg.relation_attention(q, q, q, rg.ClippedDistance(2)(5), torch.randn(5, 8))
+    model = rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, labeler=rg.Segments(2)), 1)
+    cache = model.new_cache()
+    model(x, labels=torch.tensor([0, 0, 1]), is_causal=True, cache=cache)
+    with pytest.raises(
+        ValueError, match=r"cover .* = \[1, 4\], got \[1, 1\]: new tokens see all keys, so give the lab"
+    ):
+        model(x[:1], labels=torch.tensor([1]), is_causal=True, cache=cache)
+    with rg.record_attention(model) as record:
+        model(x, labels=torch.tensor([0, 0, 1]))
+    with pytest.raises(KeyError, match=r"name must be one of 'layers.0.self_attn', got 'layers.1.self_attn'"):
+        record["layers.1.self_attn"]

@@ -61,7 +61,7 @@ def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -
     known, key, value = _check_inputs(given, NODES if nodes else PACKED if packed else BATCHED, traced=traced)
     query, sizes = known.query, known.sizes
     if labels is not None:
-        check_labels_fit(labels, sizes["B"], sizes["N_q"], sizes["N_k"], query.device)
+        check_labels_fit(labels, sizes["B"], sizes["N_q"], sizes["N_k"], query.device, heads=sizes.get("H"))
         if isinstance(labels, Tensor):
             labels = labels_from_ids(labels, given)
     plan = plain(sizes["N_q"], sizes["N_k"]) if labels is None else lower(labels)
@@ -176,11 +176,11 @@ def check_ids(ids: Tensor, name: str = "labels") -> None:
 
 def check_labels_fit(
     labels: Labels | Tensor, batch: int, q_len: int, k_len: int, device: torch.device, name: str = "labels",
-    query: str = "query",
+    query: str = "query", heads: int | None = None,
 ) -> None:  # fmt: skip
     """Raise ValueError unless labels, or raw ids, are for this many batch rows, queries and keys, on this device.
 
-    Errors call labels and queries ``name`` and ``query``.
+    Errors call labels and queries ``name`` and ``query``; with ``heads`` they notice queries ``[B, N, H, D]``.
     """
     if isinstance(labels, Tensor):
         check_ids(labels, name)
@@ -190,7 +190,14 @@ def check_labels_fit(
                 f"got {list(labels.shape)}"
             )
     elif labels.q_len != q_len or labels.k_len != k_len:
-        raise ValueError(f"{name} must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
+        hint = ""
+        if labels.q_len == labels.k_len == q_len < k_len:
+            hint = ": new tokens see all keys, so give the labels of all tokens so far"
+        elif heads is not None and labels.q_len == heads:
+            hint = f": {query} must be [B, H, N, D], and seems to be [B, N, H, D]; transpose(1, 2) makes it so"
+        raise ValueError(
+            f"{name} must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]{hint}"
+        )
     elif labels.batch_size != 1 and labels.batch_size != batch:  # not ``in``: dynamo may know one of them only
         raise ValueError(f"{name} must have batch_size 1{f' or {batch}' * (batch != 1)}, got {labels.batch_size}")
     where = labels.device

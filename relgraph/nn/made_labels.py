@@ -129,8 +129,9 @@ def labels_of_lengths(
     except TypeError as error:
         several = _inputs(labeler)
         pass_it = f"call it, {name}=labeler({several})" if several else f"pass what it reads, {name}=..."
+        why = f" ({error})" if several or getattr(labeler, "_reads_lengths", True) else ""  # else it got no length
         raise TypeError(
-            f"{name} must be given, as the labeler {shown(labeler)} does not label lengths: {pass_it} ({error})"
+            f"{name} must be given, as the labeler {shown(labeler)} does not label lengths: {pass_it}{why}"
         ) from error
     where = check_made(labeler, made).device
     return made if where is None or where == x.device else made.to(x.device)

@@ -105,9 +105,16 @@ def record_attention(
     return _recording(layers, wanted)
 
 
+class _Record(dict[str, list[AttentionAux]]):
+    """The calls of each layer, by its name."""
+
+    def __missing__(self, name: str) -> list[AttentionAux]:
+        raise KeyError(f"name must be one of {', '.join(map(repr, self))}, got {name!r}")
+
+
 @contextmanager
 def _recording(layers: dict[str, nn.Module], wanted: Wanted) -> Iterator[dict[str, list[AttentionAux]]]:
-    record: dict[str, list[AttentionAux]] = {name: [] for name in layers}
+    record = _Record((name, []) for name in layers)
     thread = threading.get_ident()
     with ExitStack() as stack:
         stack.enter_context(_open_blocks.entered(thread))

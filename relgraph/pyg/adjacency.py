@@ -192,7 +192,10 @@ def _check_types(edge_type: Any, index: Tensor, num_relations: int | None) -> Te
     if types.shape[0] != index.shape[1]:
         raise ValueError(f"edge_type must have shape [E] = [{index.shape[1]}], got {list(types.shape)}")
     if num_relations is None:
-        raise ValueError("edge_type must be left out without num_relations: the layer has no tables for it")
+        raise ValueError(
+            f"edge_type must be left out of a layer without num_relations, got shape {list(types.shape)}: to use it, "
+            "make the layer with num_relations= the number of types"
+        )
     if types.is_cpu:
         check.id_range("edge_type", types, num_relations)
     return types.long()

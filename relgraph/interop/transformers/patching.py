@@ -274,10 +274,12 @@ def _without_halves(
 
 def _nothing_found(model: nn.Module, chosen: dict[str, Family], unpatched: list[Unpatched]) -> str:
     """The message about a model without any module to patch."""
-    supported = "; ".join(f"{family.name} ({family.models})" for family in chosen.values())
     seen = "; ".join(f"{name or 'itself'} ({one.kind}): {one.why}" for name, one in _by_layers(unpatched))
     seen = f"{type(model).__name__} with {seen or 'no attention'}"
-    return f"model has no attention that can be patched, got {seen}. Supported: {supported}"
+    return (
+        f"model has no attention that can be patched, got {seen}. Families: {', '.join(chosen)}; "
+        "the page Hugging Face of the documentation says which models they serve"
+    )
 
 
 @functools.cache
