@@ -5,8 +5,8 @@ runs the self-check of the fused kernels for each dtype, and shows which impleme
 calls. The exit status is 1 if a self-check fails or an implementation that should work does not, else 0.
 
 ``python -m relgraph compile`` compiles the kernels of ``native`` from the sources that are installed, for this very
-processor, and keeps them in the cache. That takes 10 to 20 seconds of a C++ compiler. ``--exported`` makes the file that
-exported programs load in the same way: docs/howto/deploy.md.
+processor, and keeps them in the cache. That takes 10 to 20 seconds of a C++ compiler. With ``--exported`` it makes the
+file that exported programs load: docs/howto/deploy.md.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def test_the_name_of_a_library_says_what_it_depends_on(copying, fresh, monkeypat
                     patch.setattr(compiler, what, value)
             return compile_native().name
 
-    monkeypatch.setattr(compiler, "compile_sources", lambda command, path: path.write_text(""))
+    monkeypatch.setattr(compiler, "compile_sources", lambda command, path, **_: path.write_text(""))
     usual = name()
     assert name() == usual
     sources = tmp_path / "sources"

@@ -154,13 +154,14 @@ class Attention {
     cut_rows();
   }
 
+  // Written out ids replace the lookup.
   void labels(int64_t count, const Given& ids, const std::vector<int64_t>& lookup, int64_t first, int64_t offset) {
     part_.num_labels = p_.label_rows = count;
     p_.columns = count + 1;
     p_.num_parts = 1, p_.parts = &part_;
     part_offset_ = bounded(offset);
     part_.offsets = &part_offset_;
-    STD_TORCH_CHECK(lookup.empty() == ids.has_value(), "ids must be given with an empty lookup, and only with one");
+    STD_TORCH_CHECK(!lookup.empty(), "lookup must have at least one id, got none");
     std::pair<int64_t, int64_t> ends{-1, -1};
     if (ids) {
       const std::vector<int64_t> shape{ids->dim() == 3 && ids->size(0) == 1 ? 1 : p_.batch, p_.q_len, p_.k_len};

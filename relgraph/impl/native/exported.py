@@ -1,4 +1,4 @@
-"""Attention in exported programs that run without Python: the operator ``relgraph::attention_native`` of ``exported.cc``.
+"""Attention in exported programs that run without Python: one operator, ``attention_native``, of ``exported.cc``.
 
 :func:`compile_exported` makes a file that torch loads, in Python or C++. Once this process has loaded it,
 ``impl="native"`` inside ``torch.export`` puts the operator into the program. It computes forward only.
@@ -26,11 +26,9 @@ NAME = "attention_native"
 TARGET = "0x020b000000000000"
 """The oldest torch that the file serves, 2.11, as torch's headers write it."""
 
-_SHARED = {
-    name: str(getattr(problem, name))
-    for name in ("SCORES", "MOST_ROWS", "FEWEST_ROWS", "PANEL", "FEWEST_KEYS", "STEP", "LONG_TABLE", "FARTHEST")
-}
-_NAMES = {"GEMM32": found.GEMM[4], "BLOCKED": (found.BLOCKED,), "RELEASE": (found.RELEASE,), "PARALLEL": (found.PARALLEL,)}
+_SIZES = (
+    "SCORES", "MOST_ROWS", "FEWEST_ROWS", "PANEL", "FEWEST_KEYS", "STEP", "LONG_TABLE", "PAIRS_PER_NUMBER", "FARTHEST",
+)  # fmt: skip
 
 
 def compile_exported() -> Path:
@@ -39,11 +37,11 @@ def compile_exported() -> Path:
     Raises:
         UnavailableError: there is no compiler, it makes no file that torch loads, or the file cannot be kept.
     """
-    from relgraph.impl.native.attend import PAIRS_PER_NUMBER
-
     torch_folder = Path(torch.__file__).parent
-    known = {**_SHARED, "FEWEST_QUERIES": problem.FEWEST_QUERIES[torch.float32], "PAIRS_PER_NUMBER": PAIRS_PER_NUMBER}
-    known |= {name: ",".join(f'"{one}"' for one in names) for name, names in _NAMES.items()}
+    known = {name: getattr(problem, name) for name in _SIZES}
+    known["FEWEST_QUERIES"] = problem.FEWEST_QUERIES[torch.float32]
+    known["GEMM32"] = ",".join(f'"{name}"' for name in found.GEMM[4])
+    known |= {name: f'"{getattr(found, name)}"' for name in ("BLOCKED", "RELEASE", "PARALLEL")}
     flags = [f"-DTORCH_TARGET_VERSION={TARGET}", *(f"-DRELGRAPH_{name}={value}" for name, value in known.items())]
     flags += ["-isystem", str(torch_folder / "include"), f"-L{torch_folder / 'lib'}"]
     # torch's symbols are found through this file, whose own functions are never those of another library
@@ -125,7 +123,7 @@ def attend(call: Call) -> Answer:
         ids, lookup, first = None, list(part.ids.lookup), part.ids.first
     else:
         assert isinstance(part.ids, WrittenIds)
-        ids, lookup, first = part.ids.ids, [], 0
+        ids, lookup, first = part.ids.ids, [-1], 0  # AOTInductor cannot pass an empty list
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(torch.float32)
     output, lse = getattr(torch.ops.relgraph, NAME)(
