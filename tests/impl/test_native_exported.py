@@ -35,6 +35,14 @@ def file():
     return made
 
 
+@pytest.fixture
+def two_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
 def compare(case):
     """The operator's output and log-sum-exp in float32 are as near to the reference in float64 as those of dense."""
 
@@ -81,8 +89,13 @@ def test_causal_rows_after_others():
     compare(make(distance(5, 70, q_offset=65), kinds="kv", is_causal=True, q_offset=65))
 
 
-@pytest.mark.parametrize(("labels", "size"), [(distance(600), 5), (distance(150, reach=80), 16), (distance(100), 400)])
-def test_panels_long_tables_and_biases_of_all_pairs(labels, size):
+MANY = rg.DenseLabels(torch.arange(130 * 130).view(130, 130) % 700, 700)
+
+
+@pytest.mark.parametrize(
+    ("labels", "size"), [(distance(600), 5), (distance(150, reach=80), 16), (distance(100), 400), (MANY, 8)]
+)
+def test_panels_long_tables_and_biases_of_all_pairs(labels, size, two_threads):
     compare(make(labels, kinds="b" if size == 400 else "kvb", size=size, value_size=size))
 
 

@@ -103,7 +103,7 @@ def refusal(call: Call) -> str | None:
         "packed labels": plan.q_ptr is not None,
         "EdgeLabels": part.csr is not None,
         "weighted labels": part.weighted is not None or "weights" in tables,
-        "labels of this kind": not isinstance(part.ids, DistanceIds | WrittenIds),
+        "labels by function": not isinstance(part.ids, DistanceIds | WrittenIds),
         "query_table": "query" in tables,
         "scores by row": "rows" in tables,
         "tables with a batch axis": bool(call.tables[0].batched),
