@@ -33,7 +33,7 @@ def archives(tmp_path_factory):
 
 def test_both_hold_every_module_the_kernels_the_marker_of_types_and_the_licence(archives):
     wheel, sdist = archives
-    kinds = "*.py", "*.cpp", "*.h"
+    kinds = "*.py", "*.cc", "*.cpp", "*.h"
     modules = {path.relative_to(ROOT).as_posix() for kind in kinds for path in (ROOT / "relgraph").rglob(kind)}
     held = set(zipfile.ZipFile(wheel).namelist())
     about = f"relgraph-{rg.__version__}.dist-info"

@@ -16,7 +16,7 @@ from relgraph.impl import budget
 from relgraph.impl.chunked.attend import attend as attend_chunked
 from relgraph.impl.eager import dense, reference, rows
 from relgraph.impl.eager.edges import attend as attend_edges
-from relgraph.impl.native import build
+from relgraph.impl.native import build, exported
 from relgraph.impl.native.attend import attend as attend_native
 from relgraph.impl.triton import limits, selfcheck
 from relgraph.impl.triton.attend import attend as attend_triton
@@ -138,7 +138,8 @@ def refusal(call: Call, impl: str) -> str | None:
         reason = _triton_refusal(call)
         if reason is not None:
             return f"impl='triton' {reason}"
-    reason = _native(call) if impl == "native" else None
+    native = exported.refusal if exported.taken() else _native
+    reason = native(call) if impl == "native" else None
     return None if reason is None else f"impl='native' {reason}"
 
 

@@ -246,7 +246,7 @@ def test_the_name_of_a_library_says_what_it_depends_on(copying, fresh, monkeypat
                     patch.setattr(compiler, what, value)
             return compile_native().name
 
-    monkeypatch.setattr(compiler, "compile_sources", lambda command, path: path.write_text(""))
+    monkeypatch.setattr(compiler, "compile_sources", lambda command, path, **_: path.write_text(""))
     usual = name()
     assert name() == usual
     sources = tmp_path / "sources"
@@ -381,7 +381,7 @@ def test_an_interrupt_or_an_emptied_folder_leaves_nothing(fresh, copying, monkey
             compile_native()
     assert list(fresh.iterdir()) == []
     with monkeypatch.context() as patch:
-        patch.setattr(compiler, "compile_sources", lambda command, path: (compile_(command, path), path.unlink()))
+        patch.setattr(compiler, "compile_sources", lambda command, path, **_: (compile_(command, path), path.unlink()))
         found = not_compiled()
     assert found.startswith("the library cannot be kept ([Errno 2] No such file or directory: ")
     assert found.endswith("; set RELGRAPH_CACHE to another folder")

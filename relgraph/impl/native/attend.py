@@ -15,24 +15,27 @@ from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.call.call import EdgeVectors
 from relgraph.impl import op
 from relgraph.impl.eager import dense
-from relgraph.impl.native import build
+from relgraph.impl.native import build, exported
 from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
-from relgraph.impl.native.problem import ProblemStructs, dense_rows, in_blocks, laid_out_as, order_of_vectors
+from relgraph.impl.native.problem import (
+    PAIRS_PER_NUMBER,
+    ProblemStructs,
+    dense_rows,
+    in_blocks,
+    laid_out_as,
+    order_of_vectors,
+)
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, free_maps, repeat_heads, score_tables, with_zero_row
 from relgraph.plan import plain
 from relgraph.score import DOT
 
-PAIRS_PER_NUMBER = 0.5
-"""Biases of all pairs are written out if they are at most this many times the numbers of all queries.
-
-They are written once for all batch rows that share their labels, H · N_q · N_k numbers, and again for their gradients.
-"""
-
 
 def attend(call: Call) -> Answer:
     """Attention by kernels; see the module."""
+    if exported.taken():
+        return exported.attend(call)
     if call.plan.edges_only:
         return attend_listed(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels

@@ -46,6 +46,12 @@ Labels by distance are the exception, see LONG_TABLE.
 LONG_TABLE = 96
 """With more labels by distance a block multiplies only the rows of the table that it reads, instead of all of them."""
 
+PAIRS_PER_NUMBER = 0.5
+"""Biases of all pairs are written out if they are at most this many times the numbers of all queries.
+
+They are written once for all batch rows that share their labels, H · N_q · N_k numbers, and again for their gradients.
+"""
+
 FARTHEST = 1 << 61
 """The bound on offsets: beyond it all keys are equally far, and sums of offsets and lengths fit into 64 bits."""
 
