@@ -45,6 +45,7 @@ import relgraph as rg
 from relgraph.interop.transformers import add_relations
 
 logging.disable_progress_bar()
+logging.set_verbosity_error()  # it would list the head of pretraining, which is not read again
 
 # %%
 # The pretrained model

@@ -124,6 +124,7 @@ class Data:
 # of the original function would reveal the answer. Where two tokens have no relation, ``|`` falls back to the distance.
 
 DISTANCE = rg.ClippedDistance(8)
+FAR = rg.ClippedDistance(256)  # farther than any two tokens here
 CODE = rg.EdgeType(EDGE_TYPES, inverse=True, attend="all", duplicates="first") | DISTANCE
 
 
@@ -152,6 +153,7 @@ class Variant:
         labeler: the number of labels, and their names; None for attention without tables.
         make_labels: makes the labels of a batch.
         sinusoids: whether sinusoids are added to the input.
+        options: makes further options of the attention of a layer.
         learning_rate: the peak rate. This and the next were chosen for each row on validation functions.
         embedding_std: the spread of the initial word vectors.
     """
@@ -160,6 +162,7 @@ class Variant:
     labeler: rg.Labeler | None = None
     make_labels: Callable[[Batch], rg.Labels | None] = lambda _: None
     sinusoids: bool = False
+    options: Callable[[], dict[str, Any]] = dict
     learning_rate: float = 2e-3
     embedding_std: float = 0.25
 
@@ -167,6 +170,8 @@ class Variant:
 VARIANTS = (
     Variant("none", learning_rate=1e-3, embedding_std=1.0),
     Variant("sinusoidal", sinusoids=True, learning_rate=1e-3, embedding_std=0.25),
+    Variant("rotary", options=lambda: {"rotary": rg.RotaryPositions(WIDTH // HEADS)}),
+    Variant("ALiBi", FAR, options=lambda: {"tables": rg.nn.alibi_tables(FAR, WIDTH // HEADS, HEADS)}),
     Variant("relative", DISTANCE, distances, learning_rate=2e-3, embedding_std=1.0),
     Variant("code relations", CODE, code_relations, learning_rate=4e-3, embedding_std=1.0),
 )
@@ -200,15 +205,19 @@ class Pointer(nn.Module):
 
     def __init__(self, words: int, variant: Variant) -> None:
         super().__init__()
-        options: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "norm_first": True, "labeler": variant.labeler}
         self.variant = variant
         self.embedding = nn.EmbeddingBag(words, WIDTH, mode="sum", padding_idx=0)
         nn.init.normal_(self.embedding.weight, std=variant.embedding_std)
         self.positions = rg.SinusoidalPositions(WIDTH) if variant.sinusoids else nn.Identity()
-        self.layers = nn.ModuleList(rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, **options) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(self._layer(variant) for _ in range(LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
         self.asks = nn.Linear(WIDTH, WIDTH)
         self.answers = nn.Linear(WIDTH, WIDTH)
+
+    @staticmethod
+    def _layer(variant: Variant) -> rg.RelationEncoderLayer:
+        attention = rg.RelationAttention(WIDTH, HEADS, 0.0, labeler=variant.labeler, **variant.options())
+        return rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, "gelu", norm_first=True, attention=attention)
 
     def forward(self, batch: Batch) -> Tensor:
         """``[B, C]``, one score per variable; -inf where a function has fewer variables."""
@@ -441,7 +450,7 @@ def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:
     if arguments.quick:
         Kept.read("quickstart").draw(runs.folder)
     for variant in VARIANTS:
-        if variant.name in arguments.variants and variant.labeler is not None:
+        if variant.name in arguments.variants and variant.labeler in (DISTANCE, CODE):
             model = build(variant, len(data.train.vocabulary), 0)
             runs.load(model, variant.name, 0)
             draw(runs.folder, model, data, note=SHORT_MODEL if arguments.quick else "")

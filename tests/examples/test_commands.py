@@ -83,8 +83,16 @@ def naming_functions(example, patch, folder):
     return ["--steps", "2"], list(example.ROWS), ["results", "labels", "attention", "norms"]
 
 
+def pretrained_relations(example, patch, _):
+    import quickstart as task
+
+    options, _, _ = quickstart(task, patch, _)
+    return options, list(example.ROWS), ["results", "labels", "tables"]
+
+
 WITH_PYG = (graph_classification, additive_scores, kinship, karate_club)
 CASES = (schema_linking, relational_tables, dependency_trees, variable_misuse, *WITH_PYG, quickstart, naming_functions)
+CASES += (pretrained_relations,)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.__name__)
@@ -92,6 +100,8 @@ def example(request, tmp_path_factory):
     """A small version of an example: its module, its command, its rows and its pictures."""
     if request.param in WITH_PYG:
         pytest.importorskip("torch_geometric")
+    if request.param is pretrained_relations:
+        pytest.importorskip("transformers")
     if request.param is relational_tables:
         pytest.importorskip("pandas")
     module = importlib.import_module(request.param.__name__)
