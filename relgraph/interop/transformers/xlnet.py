@@ -120,9 +120,8 @@ class FunnelMixin:
                 f"attention_inputs must have sines of {stride * q_len + k_len} distances for {q_len} queries and "
                 f"{k_len} keys, got {len(sines)}: too few tokens for the blocks of this model"
             )
-        heads = tuple(
-            split_heads(x, self.config.d_head) for x in (self.q_head(query), self.k_head(key), self.v_head(value))
-        )
+        parts, size = (self.q_head(query), self.k_head(key), self.v_head(value)), self.config.d_head
+        heads = split_heads(parts[0], size), split_heads(parts[1], size), split_heads(parts[2], size)
         rows = torch.einsum("td,dnh->nth", sines[stride:], self.r_kernel)
         mask = None if attention_mask is None else (attention_mask[:, None, None].float() - 1) * 1e6
         # the first token by itself leaves labels by distance, which are faster than those of pairs

@@ -10,6 +10,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import common  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 
@@ -36,6 +37,7 @@ def test_outputs_and_all_gradients(length, left):
     assert not report.unpatched
 
 
+@pytest.mark.skipif(common.version() < (5, 0), reason="their own generation fails before transformers 5")
 @pytest.mark.parametrize("beams", [1, 3])
 def test_generation(beams):
     model = tiny()

@@ -33,6 +33,7 @@ from tests.interop.transformers import (  # noqa: E402
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The `device` argument is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask"),
+    pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multidimensional indexing:UserWarning"),
 ]
 
 
