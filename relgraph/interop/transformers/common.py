@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from relgraph.functional.attention import attend as attention
 from relgraph.functional.sink import share_of_keys
@@ -102,13 +103,15 @@ def compute(
     scale: float | None,
     need_weights: bool = False,
     row_sinks: Tensor | None = None,
+    sink_values: Tensor | None = None,
     **terms: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The output ``[B, N_q, H · D_v]`` of a module's attention, and on request the weights, which takes ``"dense"``.
 
     ``mask`` is that of transformers: None (then causal if the module is), or ``[B, 1 or H, 1 or N_q, at least N_k]``,
     bool or added to scores. ``row_sinks``, ``[B, H, N_q]``, are scores that join the softmax of each query and carry no
-    value. ``terms`` are other arguments of :func:`~relgraph.relation_attention`.
+    value, or ``sink_values``, ``[B, H, N_q or 1, D_v]``: that of one more key. The weights leave it out. ``terms`` are
+    other arguments of :func:`~relgraph.relation_attention`.
     """
     # from 5.0 on, a causal model passes no mask if a fused implementation needs none: see sdpa_mask in transformers
     causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
@@ -126,7 +129,17 @@ def compute(
     assert aux.lse is not None  # asked for
     share = share_of_keys(aux.lse, row_sinks)[..., None]
     weights = None if aux.weights is None else aux.weights * share
-    return (output * share.to(output.dtype)).transpose(1, 2).flatten(2), weights
+    output = output * share.to(output.dtype)
+    if sink_values is not None:
+        kept = functional.dropout(1 - share, dropout, module.training)
+        output = output + kept.to(output.dtype) * sink_values
+    return output.transpose(1, 2).flatten(2), weights
+
+
+def score_of_row(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """The score ``[B, H, N_q]`` of each query with one key, ``[B, H, N_q or 1, D]``, in float32 at least."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    return (query.to(wide) * key.to(wide)).sum(-1) * scale
 
 
 def rows_of(embedding: nn.Module) -> Tensor:

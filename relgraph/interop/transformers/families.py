@@ -12,7 +12,10 @@ from torch import nn
 from relgraph.labelers import Labeler
 from relgraph.nn import RelationAttention
 
-FILES = ("t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit")
+FILES = (
+    "t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit",
+    "xlnet", "cpmant", "prophetnet",
+)  # fmt: skip
 """The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
 
 

@@ -215,11 +215,12 @@ def _modules(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _candidates(model: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that a family knows, and innermost ones whose class is called an attention."""
+    """Modules that a family knows, and innermost ones that compute and whose class is called an attention."""
     known = {kind for family in all_families().values() for kind in family.kinds}
     inside = {}
     for name, module in _modules(model):
-        if bases_of(module) & known or "Attention" in type(module).__name__:
+        computes = type(module).forward is not nn.Module.forward
+        if bases_of(module) & known or (computes and "Attention" in type(module).__name__):
             inside[name] = module
     for name, module in inside.items():
         holds_another = any(other.startswith(f"{name}." if name else "") for other in inside if other != name)

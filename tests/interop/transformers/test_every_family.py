@@ -16,20 +16,24 @@ from tests.interop.transformers import (  # noqa: E402
     test_beit,
     test_bert,
     test_conformer,
+    test_cpmant,
     test_deberta,
     test_inkling,
     test_layoutlm,
     test_mpnet,
+    test_prophetnet,
     test_sam,
     test_speech,
     test_swin,
     test_t5,
+    test_xlnet,
 )
 
 # those of transformers about its own calls
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The `device` argument is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask"),
+    pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multidimensional indexing:UserWarning"),
 ]
 
 
@@ -93,6 +97,18 @@ CASES = {
         lambda: test_speech.wavlm("WavLMForCTC"),
         lambda: test_speech.wave_inputs(test_speech.waves(30)) | {"labels": torch.randint(2, 20, (2, 7))},
     ),
+    "xlnet": Case(
+        lambda: test_xlnet.tiny("ForSequenceClassification"),
+        lambda: test_xlnet.inputs_of(20) | {"labels": torch.tensor([0, 1])},
+    ),
+    "funnel": Case(
+        lambda: test_xlnet.funnel("ForTokenClassification"),
+        lambda: test_xlnet.funnel_inputs(20) | {"labels": torch.randint(2, (2, 20))},
+        judge.SINGLE,
+        1e-5,
+    ),
+    "cpmant": Case(test_cpmant.tiny, lambda: test_cpmant.inputs_of(20)),
+    "prophetnet": Case(test_prophetnet.tiny, lambda: test_prophetnet.inputs_of(9, 20), judge.SINGLE, 1e-5),
 }
 CASES |= {
     name: Case(

@@ -24,14 +24,10 @@ TERM = re.compile(
 """A module for relative positions, or a part or parameter with such a name."""
 
 OTHERS = {
-    "cpmant": "not yet: buckets of positions within a segment, pairs of segments beyond",
     "deepseek_v4": "positions within a window that is pooled",
     "dinat": "not yet: neighbors of natten, which transformers calls",
-    "funnel": "not yet: Transformer-XL with segments",
     "pp_doclayout_v4": "scores of the order of boxes, after attention",
-    "prophetnet": "not yet: buckets that each query weights, for several streams",
     **dict.fromkeys(("sam3", "sam3_lite_text"), "biases that a network computes from boxes, over states of an image"),
-    "xlnet": "not yet: Transformer-XL with segments",
     "zoedepth": "relative depth",
 }
 """Models with such names that no family serves, and why."""

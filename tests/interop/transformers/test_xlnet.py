@@ -1,0 +1,174 @@
+"""XLNet and Funnel against the code of transformers; Funnel computes scores in float32."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from relgraph.interop import transformers as ours  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
+
+# that of Funnel's code before 5.0 about its own slices
+pytestmark = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multidimensional indexing:UserWarning")
+
+SIZES = {"vocab_size": 50, "d_model": 24, "n_head": 3, "d_inner": 32}
+
+
+def tiny(kind="Model", **options):
+    config = transformers.XLNetConfig(**SIZES | {"n_layer": 2, "dropout": 0.0} | options)
+    return judge.randomized(getattr(transformers, f"XLNet{kind}")(config)).double()
+
+
+def in_double(model):
+    """Sines in float64, without which their second stream fails in float64."""
+    for one in model.modules():
+        if hasattr(one, "relative_positional_encoding"):
+            made = one.relative_positional_encoding
+            one.relative_positional_encoding = lambda *args, made=made, **given: made(*args, **given).double()
+    return model
+
+
+def inputs_of(length, left=0, right=0):
+    """Three segments, one row padded on the left and one on the right."""
+    ids = torch.randint(3, 50, (2, length))
+    mask, kinds = judge.padded(2, length, left, right), torch.randint(0, 3, (2, length))
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": kinds}
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 9, 40])
+@pytest.mark.parametrize("options", [{}, {"clamp_len": 3}, {"bi_data": True}], ids=str)
+def test_xlnet_outputs_and_all_gradients(options, length):
+    """Padded positions too: later segments see their states."""
+    given = inputs_of(length, length // 3, length // 4) | {"output_hidden_states": True, "output_attentions": True}
+    report = judge.assert_parity(tiny(**options), given)
+    assert [one.name for one in report.patched] == ["layer.0.rel_attn", "layer.1.rel_attn"]
+    assert not report.unpatched
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_xlnet_that_is_causal(same):
+    """Its sines end at the query itself. A batch of masks fails in their code."""
+    given = inputs_of(11)
+    del given["attention_mask"]
+    judge.assert_parity(tiny(attn_type="uni", same_length=same), given | {"output_hidden_states": True})
+
+
+def test_xlnet_in_any_order_with_both_streams():
+    """The first token of the order sees nothing in the second stream: their weights are then equal for all keys."""
+    model, given = in_double(tiny("LMHeadModel")), inputs_of(7)
+    order = torch.stack([torch.randperm(7) for _ in range(2)])
+    given["perm_mask"] = (order[:, :, None] <= order[:, None]).double()
+    given["target_mapping"] = torch.nn.functional.one_hot(order.argsort(1)[:, [0, 3, 6]], 7).double()
+    judge.assert_parity(model, given | {"labels": torch.randint(0, 50, (2, 3)), "output_hidden_states": True})
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    for two, wanted in zip(*(one(**given, output_attentions=True).attentions for one in (mine, model)), strict=True):
+        torch.testing.assert_close(two, wanted, atol=1e-12, rtol=0)
+        assert torch.allclose(two[1][0, :, order[0].argmin()], torch.tensor(1 / 7, dtype=torch.float64))
+
+
+def test_xlnet_remembers_states():
+    model = tiny(mem_len=6)
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    pieces = [inputs_of(5, left=1, right=2) for _ in range(4)]
+
+    def last(model):
+        memory = None
+        for given in pieces:
+            answer = model(**given, mems=memory, use_mems=True)
+            memory = answer.mems
+        return answer.last_hidden_state
+
+    torch.testing.assert_close(last(mine), last(model), atol=1e-12, rtol=0)
+
+
+def test_xlnet_generates():
+    model = tiny("LMHeadModel").float()
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    given = {"input_ids": torch.randint(3, 50, (2, 5)), "max_new_tokens": 6, "do_sample": False, "use_mems": True}
+    given |= {"output_logits": True, "return_dict_in_generate": True}
+    found, wanted = mine.generate(**given), model.generate(**given)
+    assert torch.equal(found.sequences, wanted.sequences)
+    torch.testing.assert_close(torch.stack(found.logits), torch.stack(wanted.logits), atol=1e-5, rtol=1e-5)
+
+
+def funnel(kind="Model", **options):
+    sizes = SIZES | {"d_head": 8, "block_sizes": [1, 2, 2], "num_decoder_layers": 2}
+    dropout = dict.fromkeys(("hidden_dropout", "attention_dropout", "activation_dropout"), 0.0)
+    config = transformers.FunnelConfig(**sizes | dropout | options)
+    return judge.randomized(getattr(transformers, f"Funnel{kind}")(config)).double()
+
+
+def funnel_inputs(length, right=2):
+    given = inputs_of(length, right=right)
+    given["token_type_ids"][:, 0] = 2  # as its tokenizer marks the first token
+    return given
+
+
+@pytest.mark.parametrize("length", [5, 6, 9, 16, 33])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"separate_cls": False},
+        {"truncate_seq": False, "block_sizes": [1, 4]},
+        {"pool_q_only": False},
+        {"block_repeats": [1, 2, 1]},
+    ],
+    ids=str,
+)
+def test_funnel_outputs_and_all_gradients(options, length):
+    right = 2 if length > 5 else 0  # no key would be left in the last block
+    given = funnel_inputs(length, right) | {"output_hidden_states": True}
+    report = judge.assert_parity(funnel(**options), given, allowed=judge.SINGLE)
+    assert len(report.patched) == 7
+    assert not report.unpatched
+
+
+def test_funnel_without_segments_and_with_a_masked_first_token():
+    given = funnel_inputs(12)
+    del given["token_type_ids"]
+    given["attention_mask"][1, 0] = 0
+    judge.assert_parity(funnel(), given, allowed=judge.SINGLE)
+
+
+def test_what_funnel_cannot_do():
+    model = funnel()
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        model(**inputs_of(4))
+    ours.patch(model)
+    with pytest.raises(ValueError, match="sines of 4 distances for 2 queries and 2 keys, got 2: too few tokens"):
+        model(**inputs_of(4))
+    with pytest.raises(ValueError, match="attention_type is 'factorized': dropout changes its sines position by"):
+        ours.patch(funnel(attention_type="factorized"))
+    for module in (funnel().encoder.blocks[0][0].attention, tiny().layer[0].rel_attn):
+        with pytest.raises(ValueError, match="ends with a residual connection and a layer norm"):
+            ours.convert(module)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.4])
+def test_dropout_of_the_first_token(value):
+    """The weight of a key that is computed by itself is dropped as often as others are."""
+    torch.manual_seed(0)
+    model = funnel(attention_dropout=value, block_sizes=[1], num_decoder_layers=0).float()
+    module = model.encoder.blocks[0][0].attention
+    ours.patch(model)
+    seen = []
+    module.post_proj.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    with torch.no_grad():
+        for part in (module.v_head.weight, module.r_w_bias, module.r_r_bias):  # so all scores are 0
+            part.zero_()
+        states = torch.zeros(400, 8, 24)
+        module.v_head.bias.fill_(1.0)
+        given = model.encoder.attention_structure.init_attention_inputs(states)
+        module.train()(states, states, states, given)
+    total = seen[0].unflatten(-1, (3, 8))[:, 1:, :, 0]
+    torch.testing.assert_close(total.mean().item(), 1.0, atol=0.01, rtol=0)
+    # each of 8 equal weights is kept with this probability: the variance of their mean
+    torch.testing.assert_close(total.var().item(), value / (1 - value) / 8, atol=0.005, rtol=0)
