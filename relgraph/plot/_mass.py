@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -137,16 +136,17 @@ def _summed(name: str, mass: Tensor, letters: str, pad_name: str, padding: Any, 
     """
     order = [letter for letter in "BNLHR" if letter in letters]
     values = mass.permute([letters.index(letter) for letter in order])
-    axes = sum(letter in "BN" for letter in order)
     if padding is not None:
-        values, axes = values[~_padding(pad_name, padding, order[:2], values.shape[:2], what).to(values.device)], 1
+        values = values[~_padding(pad_name, padding, order[:2], values.shape[:2], what).to(values.device)]
+    else:  # a copy, as torch is slow to sum what is not contiguous
+        values = values.reshape(-1, *values.shape[sum(letter in "BN" for letter in order) :])
     if values.numel() and (least := float(values.min())) < 0:
         raise ValueError(f"{name} must not be negative, got values down to {least:.3g}")
     dtype = torch.float32 if values.device.type == "mps" else torch.float64  # mps has no float64
-    total = values.sum(tuple(range(axes)), dtype=dtype) if axes else values.to(dtype)
+    total = values.sum(0, dtype=dtype)
     if not total.isfinite().all():
         raise ValueError(f"{name} must be finite, got {int((~values.isfinite()).sum())} values that are not")
-    return total.cpu().double().numpy(), prod(values.shape[:axes])
+    return total.cpu().double().numpy(), len(values)
 
 
 def _padding(pad_name: str, padding: Any, letters: Sequence[str], shape: Sequence[int], what: str) -> Tensor:
