@@ -14,14 +14,19 @@ from relgraph.arguments.brief import shown
 from relgraph.plot._names import strings
 
 
-def finite_values(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> np.ndarray:
-    """A floating tensor of finite values as float64."""
+def checked_values(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> Tensor:
+    """A floating tensor that is not empty, without its gradients."""
     check.data(name, check.floating(name, value))
     if value.dim() not in dim:
         raise ValueError(f"{name} must have shape {shapes}, got {list(value.shape)}")
     if value.numel() == 0:
         raise ValueError(f"{name} must not be empty, got shape {list(value.shape)}")
-    out = value.detach().to("cpu", torch.float64).numpy()
+    return value.detach()
+
+
+def finite_values(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> np.ndarray:
+    """A floating tensor of finite values as float64."""
+    out = checked_values(name, value, dim, shapes).to("cpu", torch.float64).numpy()
     if not np.isfinite(out).all():
         raise ValueError(f"{name} must be finite, got {int((~np.isfinite(out)).sum())} values that are not")
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from unittest.mock import Mock
 
 import matplotlib as mpl
 import networkx as nx
@@ -100,11 +101,13 @@ GOOD_CALLS = {
     ),
     "label_mass": lambda: _drawn(
         plot.label_mass,
-        {"mass": ("names", "axes", "part")},
+        {"mass": ("names", "axes", "part", "layer", "head")},
         {"names": WORDS},
         mass=torch.rand(2, 3, 3),
         names=NAMES,
-        axes="HNR",
+        axes="LHR",
+        layer=1,
+        head=2,
     ),
     "label_mass (a sum)": lambda: _drawn(
         plot.label_mass,
@@ -116,7 +119,72 @@ GOOD_CALLS = {
         axes="HR",
     ),
     "label_mass (a record)": lambda: _drawn(
-        plot.label_mass, {"mass": ("names", "axes")}, {"names": WORDS}, mass=_record(), names=NAMES
+        plot.label_mass,
+        {"mass": ("names", "axes", "padding", "layer")},
+        {"names": WORDS},
+        mass=_record(),
+        names=NAMES,
+        layer="",
+        padding=torch.tensor([[True, False, False], [False, False, True]]),
+    ),
+    "label_mass_overview": lambda: _drawn(
+        plot.label_mass_overview,
+        {"mass": ("names", "axes", "padding", "part")},
+        {"names": WORDS},
+        mass=torch.rand(2, 2, 1, 3, 3),
+        names=NAMES,
+        axes="BLHNR",
+        padding=torch.tensor([[True, False, False], [False, False, True]]),
+    ),
+    "label_mass_overview (a sum)": lambda: _drawn(
+        plot.label_mass_overview,
+        {"mass": ("axes", "part", "names"), "part": ("names",)},
+        {"names": OF_FIRST},
+        mass=(torch.rand(2, 3), torch.rand(2, 2)),
+        names=(NAMES, ["up", "down"]),
+        part=0,
+        axes="HR",
+    ),
+    "label_mass_difference": lambda: _drawn(
+        plot.label_mass_difference,
+        {"mass": ("names", "axes", "base", "part"), "base": ("axes",)},
+        {"names": WORDS},
+        mass=torch.rand(2, 3, 3),
+        base=torch.rand(2, 3, 3),
+        names=NAMES,
+        axes="LHR",
+    ),
+    "label_mass_difference (records)": lambda: _drawn(
+        plot.label_mass_difference,
+        {"mass": ("names", "padding", "base")},
+        mass=_record(),
+        base=_record(),
+        padding=torch.tensor([[True, False, False], [False, False, True]]),
+    ),
+    "label_mass_difference (a sum)": lambda: _drawn(
+        plot.label_mass_difference,
+        {"mass": ("axes", "base", "part", "names"), "base": ("axes", "part"), "part": ("names",)},
+        {"names": OF_FIRST},
+        mass=(torch.rand(2, 3), torch.rand(2, 2)),
+        base=(torch.rand(2, 3), torch.rand(2, 2)),
+        names=(NAMES, ["up", "down"]),
+        part=0,
+        axes="HR",
+    ),
+    "log_label_mass": lambda: Good(
+        plot.log_label_mass,
+        {
+            "writer": Mock(spec_set=["add_scalar", "add_figure"]),
+            "record": _record(),
+            "step": 3,
+            "names": NAMES,
+            "tag": "mass",
+            "labels": NAMES[:1],
+            "padding": torch.tensor([[True, False, False], [False, False, True]]),
+            "figure": False,
+        },
+        {"record": ("names", "padding")},
+        {"names": WORDS, "tag": ("text",)},
     ),
     "attention_tokens": lambda: _drawn(
         plot.attention_tokens,

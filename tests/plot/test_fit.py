@@ -19,6 +19,7 @@ DRAWN = {
     "similarity": lambda names, ax: plot.table_similarity(torch.randn(len(names), 4), names, ax=ax),
     "mass": lambda names, ax: plot.label_mass(torch.rand(len(names)), names, ax=ax),
     "mass of layers": lambda names, ax: plot.label_mass(torch.rand(6, 8, len(names)), names, axes="LHR", ax=ax),
+    "overview": lambda names, ax: plot.label_mass_overview(torch.rand(6, 8, len(names)), names, axes="LHR", ax=ax),
     "tokens": lambda names, ax: plot.attention_tokens(weights(names), names, ax=ax),
     "bars": lambda names, ax: plot.attention_tokens(weights(names), names, query=1, ax=ax),
     "tree": lambda names, ax: plot.attention_tree(weights(names), tree(names), query=1, node_names=names, ax=ax),

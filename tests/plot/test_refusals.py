@@ -17,6 +17,7 @@ PATH, EYE = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3), torch.eye(3)
 NUMBERED = nx.DiGraph([(10, 20), (20, 30)])
 SUM = rg.ClippedDistance(1) + rg.ClippedDistance(2)
 CALL, OTHER = (AttentionAux(label_mass=torch.ones(1, 2, 3, count)) for count in (4, 5))
+PAD = torch.ones(1, 3, dtype=torch.bool)
 
 
 def refused(error, match, draw, *given, **options):
@@ -101,7 +102,7 @@ def test_tables():
         (torch.ones(5, 4), {"axes": ("H", "R")}, TypeError, "axes must be a string of letters of 'LBHNR', got tuple"),
         (torch.ones(5, 4), {"axes": "HH"}, ValueError, "different letters of 'LBHNR', R among them, got 'HH'"),
         (torch.ones(5, 4), {"axes": "HN"}, ValueError, "different letters of 'LBHNR', R among them, got 'HN'"),
-        (torch.ones(5, 4), {"axes": "LHR"}, ValueError, r"axes must be 2 letters for a mass of shape \[5, 4\]"),
+        (torch.ones(5, 4), {"axes": "LHR"}, ValueError, r"axes must be 2 letters for mass of shape \[5, 4\]"),
         (torch.ones(3), {"part": 0}, ValueError, "part must be left out for labels that are no sum, got 0"),
         ((torch.ones(3), torch.ones(2)), {}, ValueError, "part must say which of the 2 parts of the sum is drawn"),
         ((torch.ones(3), torch.ones(2)), {"part": 2}, ValueError, "which of the 2 parts of the sum is drawn, got 2"),
@@ -115,6 +116,17 @@ def test_tables():
             "must hold the label_mass of at least one call, got a record without",
         ),
         ({"a": [CALL], "b": [OTHER]}, {}, ValueError, "got R = 4 in 'a' and 5 in 'b': pass only layers that share"),
+        ({"a": [CALL]}, {"layer": "c"}, ValueError, "layer must be one of 'a', or a number, got 'c'"),
+        ({"a": [CALL]}, {"layer": 1}, ValueError, "layer must be at most 0, got 1"),
+        (torch.ones(5, 4), {"axes": "HR", "layer": 0}, ValueError, "layer must be left out for a mass without layers"),
+        ({"a": [CALL]}, {"head": 2}, ValueError, "head must be at most 1, got 2"),
+        (torch.ones(5, 4), {"axes": "NR", "head": 0}, ValueError, "head must be left out for a mass without heads"),
+        (torch.ones(5, 4), {"axes": "NR", "padding": PAD}, ValueError, "left out for mass, which has no axes B and N"),
+        ({"a": [CALL]}, {"padding": PAD.T}, ValueError, r"\[B, N\] = \[1, 3\] like .* call 0 of 'a', got \[3, 1\]"),
+        ({"a": [CALL]}, {"padding": PAD.int()}, ValueError, "must have dtype torch.bool, True for padding, got torch."),
+        ({"a": [CALL]}, {"padding": PAD}, ValueError, "padding must leave at least one query, got only True"),
+        ({"a": [CALL]}, {"padding": [PAD] * 2}, ValueError, "one for each of the 1 calls of 'a', got 2"),
+        ({"a": [CALL]}, {"padding": [3]}, TypeError, r"padding\[0\] must be a Tensor, got int"),
         ({"a": [CALL, OTHER]}, {}, ValueError, "got R = 4 in call 0 of 'a' and 5 in call 1 of 'a'"),
     ],
 )
