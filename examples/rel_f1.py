@@ -81,20 +81,18 @@ class Task:
         column: the answer's column.
         yes_no: whether answers are 0 or 1, scored by ROC-AUC; else numbers, scored by the mean absolute error.
         seasons: in how many seasons after the freeze the test asks.
-        steps: training steps.
     """
 
     name: str
     column: str
     yes_no: bool
     seasons: int
-    steps: int
 
 
 TASKS = {
-    "dnf": Task("driver-dnf", "did_not_finish", True, 4, 500),
-    "top3": Task("driver-top3", "qualifying", True, 4, 300),
-    "position": Task("driver-position", "position", False, 7, 500),
+    "dnf": Task("driver-dnf", "did_not_finish", True, 4),
+    "top3": Task("driver-top3", "qualifying", True, 4),
+    "position": Task("driver-position", "position", False, 7),
 }
 
 
@@ -144,8 +142,8 @@ def frozen(questions: Sequence[Question], years: Callable[[Question], Sequence[i
 # many questions. Rows without a date became known with their race.
 
 CELLS = {
-    "circuits": ("country",),
-    "races": ("round", "date"),
+    "circuits": (),
+    "races": ("date",),
     "drivers": ("nationality", "question"),
     "constructors": ("name", "nationality"),
     "results": ("grid", "positionOrder", "points", "statusId"),
@@ -188,10 +186,10 @@ def database_of(tables: Mapping[str, pd.DataFrame]) -> Database:
 # %%
 # A sample holds the newest rows of the driver and of the teams of these rows.
 
-MOST_CELLS = 256
+MOST_CELLS = 192
 WIDTHS = {
-    ("results", "driverId"): 16, ("standings", "driverId"): 2, ("qualifying", "driverId"): 10,
-    ("constructor_standings", "constructorId"): 2, ("constructor_results", "constructorId"): 6,
+    ("results", "driverId"): 16, ("standings", "driverId"): 2, ("qualifying", "driverId"): 8,
+    ("constructor_standings", "constructorId"): 2, ("constructor_results", "constructorId"): 4,
     ("results", "constructorId"): 8,
 }  # fmt: skip
 LABELER = rg.labelers.CellRelations(time=True, attend="all")
@@ -204,7 +202,8 @@ class Known:
         self.database = database_of(tables)
         self.tables = {name: number for number, name in enumerate(tables)}
         self.links = sorted({(child, parent) for (child, _), parent in foreign_keys(tables).items()})
-        self.born = tables["drivers"].dob
+        self.born, self._results = tables["drivers"].dob, tables["results"]
+        self.season = lru_cache(None)(self._season)
         self._found: dict[Asked, tuple[Sample, Tensor]] = {}
 
     def __call__(self, asked: Asked) -> tuple[Sample, Tensor]:
@@ -218,20 +217,29 @@ class Known:
             self._found[asked] = sample, labels.to_dense()[0].flatten().to(torch.int8)
         return self._found[asked]
 
+    def _season(self, freeze: pd.Timestamp) -> tuple[float, float]:
+        """Cars per race and the share of cars that finish, in the year before a freeze."""
+        dates = self._results.date
+        last = self._results[(dates > freeze - pd.Timedelta(days=365)) & (dates <= freeze)]
+        if last.empty:
+            return 20.0, 0.3
+        return len(last) / last.raceId.nunique(), float((last.statusId == "1").mean())
+
 
 def years_between(later: pd.Timestamp, earlier: pd.Timestamp) -> float:
     return (later - earlier).total_seconds() / YEAR
 
 
-def about(question: Question, freeze: pd.Timestamp, born: pd.Timestamp) -> list[float]:
-    """How old the database and the driver are when a question is asked, and the time of the year, in waves."""
+def about(question: Question, freeze: pd.Timestamp, known: Known) -> list[float]:
+    """How old the database and the driver are when a question is asked, the time of the year and the last season."""
+    born, (cars, finished) = known.born[question.driver], known.season(freeze)
     turn = 2 * math.pi * question.time.day_of_year / 365.25
     age = 0.0 if pd.isna(born) else (years_between(question.time, born) - 29) / 5
     waves = [wave(times * turn) for times in (1, 2) for wave in (math.sin, math.cos)]
-    return [years_between(question.time, freeze) / 2 - 1, age, *waves]
+    return [years_between(question.time, freeze) / 2 - 1, age, *waves, cars / 5 - 5, 5 * finished - 1.5]
 
 
-ABOUT = 6
+ABOUT = 8
 
 
 @dataclass(frozen=True)
@@ -249,6 +257,7 @@ class Batch:
     parents: Tensor  # (child row, parent row)
     about: Tensor  # [Q, ABOUT]
     sample: Tensor  # which sample each question is about
+    cars: Tensor  # per race, in the last season that each question knows
     answers: Tensor
 
     @classmethod
@@ -273,8 +282,9 @@ class Batch:
             torch.cat([one.rows + start for one, start in zip(cells, first, strict=True)]),
             torch.tensor([known.tables[table] for sample in samples for table, _ in sample.rows]),
             torch.cat([one.parents + start for one, start in zip(cells, first, strict=True)], 1),
-            torch.tensor([about(one, freeze, known.born[one.driver]) for _, freeze, one in questions]),
+            torch.tensor([about(one, freeze, known) for _, freeze, one in questions]),
             torch.tensor([place for place, _, _ in questions]),
+            torch.tensor([known.season(freeze)[0] for _, freeze, _ in questions]),
             torch.tensor([float(one.answer) for _, _, one in questions]),
         )
 
@@ -341,26 +351,30 @@ class RowGraph(nn.Module):
 class Model(nn.Module):
     """Reads cells by a body, and answers the questions about each sample."""
 
-    def __init__(self, body: nn.Module, database: Database) -> None:
+    def __init__(self, body: nn.Module, database: Database, yes_no: bool) -> None:
         super().__init__()
+        self.yes_no = yes_no
         columns = len(database.columns)
         self.columns, self.slopes = nn.Embedding(columns, WIDTH), nn.Embedding(columns, WIDTH)
         self.codes = nn.Embedding(database.num_codes, WIDTH)
         nn.init.normal_(self.codes.weight, std=0.2)
         self.ages = nn.Sequential(nn.Linear(3, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
         self.body, self.dropout = body, nn.Dropout(DROPOUT)
-        self.read, self.about = nn.Linear(WIDTH, WIDTH), nn.Linear(ABOUT, WIDTH)
+        # a driver without a row has no cell that says when he drives: his place needs the season, a ranking does not
+        self.read, self.about = nn.Linear(WIDTH, WIDTH), nn.Linear(ABOUT - 2 if yes_no else ABOUT, WIDTH)
         self.answer = nn.Linear(WIDTH, 1)
         nn.init.zeros_(self.answer.weight)
 
     def forward(self, batch: Batch) -> Tensor:
-        """``[Q]``, a number for each question."""
+        """``[Q]``, the answers: logits, or places."""
         dated = ~batch.ages.isnan()
         ages = torch.where(dated, batch.ages, -1.0)
         x = self.columns(batch.columns) + self.slopes(batch.columns) * batch.numbers[:, None] + self.codes(batch.codes)
         x = x + self.ages(torch.stack([ages / 5, ages.clamp(min=0).log1p(), dated.float()], 1))
         read = self.read(self.dropout(self.body(self.dropout(x), batch)))
-        return self.answer(self.dropout(gelu(read[batch.sample] + self.about(batch.about))))[:, 0]
+        about = self.about(batch.about[:, : self.about.in_features])
+        found = self.answer(self.dropout(gelu(read[batch.sample] + about)))[:, 0]
+        return found if self.yes_no else (0.6 + 0.25 * found) * batch.cars
 
 
 OURS, UNLABELED, GRAPH = "ours", "ours, no labels", "HGTConv"
@@ -368,9 +382,9 @@ FORTY, FORTY_FROZEN = "LightGBM, forty features", "LightGBM, forty features, fro
 ROWS = (OURS, UNLABELED, GRAPH, *((FORTY, FORTY_FROZEN) if lightgbm else ()))
 
 
-def make_model(row: str, known: Known) -> Model:
+def make_model(row: str, known: Known, task: Task) -> Model:
     body = RowGraph([*known.tables], known.links) if row == GRAPH else Transformer(LABELER if row == OURS else None)
-    return Model(body, known.database)
+    return Model(body, known.database, task.yes_no)
 
 
 # %%
@@ -391,7 +405,6 @@ def training_groups(questions: Sequence[Question], seasons: int) -> list[Group]:
 def loss_of(model: Model, groups: Sequence[Group], known: Known, task: Task, seed: int) -> Callable[[int], Tensor]:
     """The loss of a step by its number: each pass over the samples has an order of its own."""
     each = max(1, len(groups) // BATCH)
-    middle, spread = scale(groups, task)
 
     @lru_cache(1)
     def order(epoch: int) -> list[Group]:
@@ -399,16 +412,11 @@ def loss_of(model: Model, groups: Sequence[Group], known: Known, task: Task, see
 
     def loss(step: int) -> Tensor:
         batch = Batch.make(order(step // each)[step % each * BATCH :][:BATCH], known)
-        measure = binary_cross_entropy_with_logits if task.yes_no else l1_loss
-        return measure(model(batch), (batch.answers - middle) / spread)
+        if task.yes_no:
+            return binary_cross_entropy_with_logits(model(batch), batch.answers)
+        return l1_loss(model(batch) / batch.cars, batch.answers / batch.cars)
 
     return loss
-
-
-def scale(groups: Sequence[Group], task: Task) -> tuple[float, float]:
-    """What answers are counted from, and their unit: the median and the deviation of numbers."""
-    answers = [question.answer for _, asks in groups for question in asks]
-    return (0.0, 1.0) if task.yes_no else (float(np.median(answers)), float(np.std(answers)))
 
 
 @torch.inference_mode()
@@ -493,6 +501,8 @@ def plant(
 # The command
 # -----------
 
+STEPS, QUICK_STEPS, SECONDS_A_STEP = 400, 30, 0.06
+
 
 @dataclass
 class Run:
@@ -529,6 +539,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = Options(
         "rel-f1-out", "Ask a database of races about drivers, up to six years after its last row.",
         "one seed, few steps", apart=True, rows=("--rows", ROWS, ROWS, ROWS), seeds=(3, 1),
+        steps=(STEPS, QUICK_STEPS),
     )  # fmt: skip
     options.add_argument("--data", type=Path, help="folder with rel-f1 (RELGRAPH_DATA, else data)")
     options.add_argument("--task", choices=TASKS, default="dnf", help="the question (dnf)")
@@ -543,7 +554,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     train = read_questions(folder, task, "train")
     groups = training_groups(train, task.seasons)
     tests = frozen(read_questions(folder, task, part), lambda _: [FREEZES[part]])
-    steps = QUICK_STEPS if arguments.quick else task.steps
+    steps = arguments.steps
     settings = {
         "task": task.name, "asked": part, "frozen": FREEZES[part], "seasons": task.seasons, "steps": steps,
         "batch": BATCH, "rate": RATE, "dropout": DROPOUT, "width": WIDTH, "layers": LAYERS,
@@ -557,12 +568,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             answers = plant(row, seed, task, train, tests, past)
             return Run(row, seed, score_of(answers, tests, task), 0, time.thread_time() - start, answers), None
         torch.manual_seed(seed)
-        model = make_model(row, known)
+        model = make_model(row, known, task)
         unfinished = runs.model_path(row, seed).with_suffix(".training")
         loss = loss_of(model, groups, known, task, seed)
         train_on(unfinished, model, loss, steps, RATE, seed=seed, title=f"{row}, seed {seed}")
-        middle, spread = scale(groups, task)
-        answers = [middle + spread * answer for answer in answers_of(model, tests, known)]
+        answers = answers_of(model, tests, known)
         size = sum(weight.numel() for weight in model.parameters())
         return Run(row, seed, score_of(answers, tests, task), size, time.thread_time() - start, answers), model
 
@@ -577,8 +587,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"results: {runs.path}")
     return 0
 
-
-QUICK_STEPS, SECONDS_A_STEP = 30, 0.06
 
 if __name__ == "__main__" and (status := until_stopped(main)):
     raise SystemExit(status)

@@ -107,7 +107,7 @@ def test_features_are_means_of_the_last_races(tables):
 def test_a_batch_gives_what_each_sample_gives(tables, row):
     torch.manual_seed(0)
     known = Known(tables)
-    model = rel_f1.make_model(row, known).eval()
+    model = rel_f1.make_model(row, known, TASKS["position"]).eval()
     torch.nn.init.normal_(model.answer.weight)
     groups = [
         ((driver, new_year(year)), [Question(driver, new_year(2008 + at), 0.0) for at in range(driver + 1)])
@@ -128,17 +128,16 @@ def test_only_the_row_with_labels_sees_them(tables):
         **{**vars(batch), "labels": rel_f1.rg.BlockLabels(ids.flatten(), LABELER.num_labels, batch.labels.k_ptr)}
     )
     for row in (rel_f1.OURS, rel_f1.UNLABELED, rel_f1.GRAPH):
-        model = rel_f1.make_model(row, known).eval()
+        model = rel_f1.make_model(row, known, TASKS["position"]).eval()
         for weight in model.parameters():
             torch.nn.init.normal_(weight, std=0.1)
         assert torch.equal(model(batch), model(other)) == (row != rel_f1.OURS)
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_command_runs_and_continues(folder, tmp_path, monkeypatch, capsys, task):
+def test_the_command_runs_and_continues(folder, tmp_path, capsys, task):
     threads = torch.get_num_threads()
-    monkeypatch.setattr(rel_f1, "QUICK_STEPS", 3)
-    command = ["--quick", "--task", task, "--data", str(folder), "--out", str(tmp_path)]
+    command = ["--quick", "--steps", "3", "--task", task, "--data", str(folder), "--out", str(tmp_path)]
     assert rel_f1.main([*command, "--rows", rel_f1.OURS]) == 0
     assert rel_f1.main(command) == 0
     text = capsys.readouterr().out
