@@ -136,9 +136,11 @@ class Database:
         self._times = np.full(self._rows, np.nan)
         for table, column in dated.items():
             self._times[self._of(table)] = _seconds(f"times[{table!r}]", self._frames[table][column])
-        self._parents = self._read_links(keys, links)
+        self._parents, of_link = self._read_links(keys, links)
         self._inherit_times()
+        self._link_names = [*links]
         self._children = _grouped(self._parents, self._rows)
+        self._child_links = of_link[np.argsort(self._parents[0], kind="stable")]
         self._links = _grouped(self._parents[::-1], self._rows)
         self.num_codes = self.text_codes
         self._columns: dict[str, list[_Column]] = {}
@@ -165,15 +167,16 @@ class Database:
         *,
         until: Any = None,
         most_cells: int = 1000,
-        width: int = 32,
+        width: int | Mapping[tuple[str, str], int] = 32,
+        newest: bool = False,
         hide: str | None = None,
         seed: int = 0,
     ) -> Sample:
         """Sample the cells of a row and of rows that are linked to it, nearest first.
 
-        From each row the walk takes its parent rows, then at most ``width`` of its child rows, drawn by ``seed``. Rows
-        that became known after ``until`` are never taken, apart from the row that is asked about, to whose cells no
-        cell then attends. The walk ends before the row whose cells would be too many.
+        From each row the walk takes its parent rows, then at most ``width`` of its child rows, drawn by ``seed`` or the
+        newest. Rows that became known after ``until`` are never taken, apart from the row that is asked about, to whose
+        cells no cell then attends. The walk ends before the row whose cells would be too many.
 
         Args:
             table: the table of the row that is asked about.
@@ -181,7 +184,9 @@ class Database:
             until: the time of the question: a :class:`pandas.Timestamp`, a date or a text; by default the time of the
                 row, without one no limit.
             most_cells: the most cells of a sample.
-            width: the most child rows that are taken from each row.
+            width: the most child rows that are taken from each row; or ``{(table, column): number}``, the most for each
+                foreign key, and none for the others.
+            newest: take the child rows that became known last, newest first, instead of drawing them.
             hide: a column of the row that is asked about, whose value the sample does not hold.
             seed: the same sample for the same seed.
 
@@ -196,19 +201,30 @@ class Database:
         check.choice("table", table, tuple(self._frames))
         check.integer("row", row, minimum=0, maximum=len(self._frames[table]) - 1)
         check.integer("most_cells", most_cells, minimum=1)
-        check.integer("width", width, minimum=0)
+        most = self._widths(width)
+        newest = check.boolean("newest", newest)
         draw = np.random.default_rng(check.integer("seed", seed, minimum=0))
         if hide is not None:
             check.choice("hide", hide, tuple(column.name for column in self._columns[table]))
         first = self._starts[table] + row
         limit = float(self._times[first]) if until is None else _time("until", until)
-        taken, count = self._walk(first, limit, most_cells, width, draw)
+        taken, count = self._walk(first, limit, most_cells, most, None if newest else draw)
         if not taken:
             raise ValueError(f"most_cells must be at least {count}, the cells of row {row}, got {most_cells}")
         return self._sample(taken, limit, hide)
 
+    def _widths(self, width: Any) -> int | dict[int, int]:
+        """The most child rows: one number, or one for the place of each foreign key."""
+        if not isinstance(width, Mapping):
+            return check.integer("width", width, minimum=0)
+        for place, most in width.items():
+            if place not in self._link_names:
+                raise ValueError(f"width must name foreign keys, some of {self._link_names}, got {shown(place)}")
+            check.integer(f"width[{place}]", most, minimum=0)
+        return {at: width.get(place, 0) for at, place in enumerate(self._link_names)}
+
     def _walk(
-        self, first: int, limit: float, most_cells: int, width: int, draw: np.random.Generator
+        self, first: int, limit: float, most_cells: int, width: int | dict[int, int], draw: np.random.Generator | None
     ) -> tuple[list[int], int]:
         """The rows of a sample in the order in which they are met, and the number of their cells."""
         taken, seen, waiting, cells = list[int](), {first}, [first], 0
@@ -218,16 +234,33 @@ class Database:
                 return taken, cells + count
             taken.append(row)
             cells += count
-            children = _group(self._children, row)
-            children = children[~(self._times[children] > limit)]  # NaN is never later
-            if len(children) > width:
-                children = np.sort(draw.choice(children, width, replace=False))
             parents = _group(self._links, row)
-            for other in (*parents[~(self._times[parents] > limit)].tolist(), *children.tolist()):
+            children = self._chosen(row, limit, width, draw)
+            for other in (*parents[~(self._times[parents] > limit)].tolist(), *children):
                 if other not in seen:
                     seen.add(other)
                     waiting.append(other)
         return taken, cells
+
+    def _chosen(
+        self, row: int, limit: float, width: int | dict[int, int], draw: np.random.Generator | None
+    ) -> list[int]:
+        """The child rows that a walk takes from a row; without ``draw`` the newest."""
+        children = _group(self._children, row)
+        if not len(children):
+            return []
+        known = ~(self._times[children] > limit)  # NaN is never later
+        children = children[known]
+        if isinstance(width, int):
+            return self._at_most(children, width, draw)
+        links = _group((self._child_links, self._children[1]), row)[known]
+        return [child for link, most in width.items() for child in self._at_most(children[links == link], most, draw)]
+
+    def _at_most(self, rows: np.ndarray[Any, Any], most: int, draw: np.random.Generator | None) -> list[int]:
+        if draw is None:
+            # numpy puts NaN last: rows without a time come after all others
+            return rows[np.argsort(-self._times[rows], kind="stable")][:most].tolist()
+        return (np.sort(draw.choice(rows, most, replace=False)) if len(rows) > most else rows).tolist()
 
     def _sample(self, taken: list[int], limit: float, hide: str | None) -> Sample:
         number = {row: place for place, row in enumerate(taken)}
@@ -268,8 +301,8 @@ class Database:
         if not isinstance(column, str) or column not in self._frames[table].columns:
             raise ValueError(f"{what} must name a column of {table!r}, got {shown(column)}")
 
-    def _read_links(self, keys: Mapping[str, str], links: Mapping[tuple[str, str], str]) -> np.ndarray[Any, Any]:
-        """(parent row, child row) of all foreign keys, ``[2, P]``."""
+    def _read_links(self, keys: Mapping[str, str], links: Mapping[tuple[str, str], str]) -> tuple[Any, Any]:
+        """(parent row, child row) of all foreign keys, ``[2, P]``, and the place of each one's foreign key."""
         places: dict[str, pd.Series] = {}
         for table, column in keys.items():
             held = self._frames[table][column]
@@ -289,7 +322,8 @@ class Database:
                 raise ValueError(f"foreign_keys[{(table, column)}] must hold keys of {other!r}, got {str(missing)!r}")
             children = np.flatnonzero(given) + self._starts[table]
             found.append(np.stack([parents.to_numpy(np.int64), children]))
-        return np.concatenate(found, 1)
+        of_link = np.repeat(np.arange(len(found)) - 1, [pairs.shape[1] for pairs in found])
+        return np.concatenate(found, 1), of_link
 
     def _inherit_times(self) -> None:
         """Rows without a time get the latest of their parents, and these of theirs."""

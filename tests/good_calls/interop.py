@@ -266,7 +266,16 @@ GOOD_CALLS = {
     ),
     "pandas.Database.around": lambda: Good(
         pandas.Database(**_tables()).around,
-        {"table": "results", "row": 1, "until": "2020-07-01", "most_cells": 9, "width": 2, "hide": "points", "seed": 1},
+        {
+            "table": "results",
+            "row": 1,
+            "until": "2020-07-01",
+            "most_cells": 9,
+            "width": 2,
+            "newest": True,
+            "hide": "points",
+            "seed": 1,
+        },
         also={"row": ("most_cells",), "table": ("hide", "row")},
     ),
     "python.read": lambda: _but(SyntaxError, python.read, ("bytes",), source="x = 1\nprint(x)"),

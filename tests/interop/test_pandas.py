@@ -140,6 +140,18 @@ def test_a_bound_ends_the_walk_and_a_seed_repeats_it(held, most, width, seed):
     assert width or not [child for child in children if child != 0 and whole.rows[child][0] == "results"]
 
 
+@given(databases(), st.integers(0, 3), st.integers(0, 4))
+def test_the_newest_rows_of_a_foreign_key(held, most, day):
+    until = pd.Timestamp(day * DAY, unit="s")
+    width = {("results", "driver"): most}
+    sample = made(held).around("drivers", 0, until=until, width=width, newest=True)
+    own = [("results", row) for row, key in enumerate(held["results"].driver) if key == 0]
+    known = [(day_of(held, place), place) for place in own if not day_of(held, place) > until]
+    dated = sorted((pair for pair in known if not pd.isna(pair[0])), key=lambda pair: pair[0], reverse=True)
+    wanted = [place for _, place in dated] + [place for time, place in known if pd.isna(time)]
+    assert [place for place in sample.rows if place in own] == wanted[:most]
+
+
 def test_values_are_read_by_kind():
     frame = pd.DataFrame(
         {
@@ -176,6 +188,8 @@ def test_what_does_not_fit_is_refused():
     database = Database({"t": frame})
     with pytest.raises(ValueError, match="most_cells must be at least 2, the cells of row 0, got 1"):
         database.around("t", 0, most_cells=1)
+    with pytest.raises(ValueError, match=r"width must name foreign keys, some of \[\], got \('t', 'a'\)"):
+        database.around("t", 0, width={("t", "a"): 3})
     with pytest.raises(ValueError, match="until must be a time, got 'soon'"):
         database.around("t", 0, until="soon")
 
