@@ -107,7 +107,6 @@ warnings.filterwarnings("error", module="relgraph")
 WIDE = [
     "learn/labelers",
     "benchmarks",
-    "kernels",
     "gallery/index",
     *(f"gallery/{path.stem}" for path in EXAMPLES.glob("*.py")),
     *(f"coming-from/{path.stem}" for path in HERE.glob("coming-from/*.md")),
