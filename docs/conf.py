@@ -42,6 +42,7 @@ extensions = [
 ]
 exclude_patterns = [
     "_build",
+    "decisions",
     "images/**/tables.md",
     "gallery/GALLERY_HEADER.rst",
     "**/README.md",
