@@ -118,12 +118,12 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["relgraph.css"]
 html_show_sourcelink = False
-html_sidebars = {page: [] for page in ("index", "tutorial")} | {"api/**": ["sidebar-collapse", "sidebar-api"]}
+html_sidebars = {page: [] for page in ("index", "install", "tutorial")} | {"api/**": ["sidebar-collapse", "sidebar-api"]}
 html_favicon = "_static/relgraph.svg"
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "relgraph", "image_light": "_static/relgraph.svg", "image_dark": "_static/relgraph.svg"},
-    "header_links_before_dropdown": 8,  # all
+    "header_links_before_dropdown": 9,  # all
     "navbar_align": "left",
     "navigation_with_keys": False,
     "show_toc_level": 2,
