@@ -6,10 +6,11 @@
     python -m docs.benchmarks.patched --whole --no-peaks     # whole models of base size at usual lengths
     python -m docs.benchmarks.patched --hour                 # a layer of Parakeet over one hour of audio: MiB, seconds
 
-Needs transformers (``pip install 'transformers>=4.56,<6'``); GLiNER is a row where ``gliner`` is installed. Weights are random, which does not change the time. Each
-model is made once for each of its attention implementations in transformers, and once more and patched, with the same
-weights. Outputs are compared before the timing. Ways run in turn in one process; ratios are taken within a round. A
-separate process measures each peak, above what it holds before the call.
+Needs transformers (``pip install 'transformers>=4.56,<6'``); GLiNER is a row where ``gliner`` is installed. Weights are
+random, which does not change the time. Each model is made once for each of its attention implementations in
+transformers, and once more and patched, with the same weights. Outputs are compared before the timing. Ways run in turn
+in one process; ratios are taken within a round. A separate process measures each peak, above what it holds before the
+call.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def whole_cases(quick: bool) -> list[Case]:
     made.append(Case("CLAP audio", "1", lambda way: _clap(way, quick), lambda: {
         "input_features": _states(1001, 64)[:, None]}, ("eager",), rounds=5))  # fmt: skip
     if find_spec("gliner"):
-        made += [Case("GLiNER base", str(n), partial(_gliner, layers), lambda n=n: _with_entities(n), ("eager",), rounds=5)
+        made += [Case("GLiNER base", str(n), partial(_gliner, layers), lambda n=n: _with_entities(n), ("eager",), 5)
                  for n in lengths]  # fmt: skip
     return made
 

@@ -241,7 +241,7 @@ def _with_gpu_section(text: str) -> str:
     parts = ["## On a GPU"]
     for heading, place in re.findall(r"^(### .*)$|^<!-- table:cpu:(\S+) -->$", match[0], re.MULTILINE):
         parts.append(f"{heading} (GPU)" if heading else _place(place))
-    wide = ["### Length, heads of 128 numbers (GPU)", *(_place(f"{WIDE}-{kind}") for kind in ("plot", "time", "beside"))]
+    wide = "### Length, heads of 128 numbers (GPU)", *(_place(f"{WIDE}-{kind}") for kind in ("plot", "time", "beside"))
     return "\n\n".join([text[: match.end()].rstrip(), *parts, *wide, text[match.end() :]])
 
 
