@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -14,11 +15,14 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 
+from sphinx.search.en import SearchEnglish
+
 import relgraph as rg
 from docs.site import inventories
 from docs.site.gallery import EXAMPLES, OUT, Pictures, arguments, helpers
 
 gc.set_threshold(100_000, 50, 50)  # a build makes millions of nodes that stay: to look through them often takes seconds
+SearchEnglish.stem = cache(SearchEnglish.stem)  # each page has the same words again
 
 project = "relgraph"
 author = "the relgraph authors"
@@ -31,7 +35,6 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "docs.site.autodoc",
     "docs.site.gallery",
     "docs.site.mathml",
@@ -42,6 +45,7 @@ extensions = [
 ]
 exclude_patterns = [
     "_build",
+    "decisions",
     "images/**/tables.md",
     "gallery/GALLERY_HEADER.rst",
     "**/README.md",
@@ -61,6 +65,7 @@ nitpick_ignore = [  # described with the report that holds them
     ("py:mod", "torch.distributed.tensor.parallel"),
 ]
 show_warning_types = True
+smartquotes = False  # pages have the characters that they mean, and the pass takes a second or two
 highlight_language = "text"  # of `::` blocks; Python is marked as such
 suppress_warnings = ["config.cache"]  # the gallery's functions are no plain values, so that Sphinx cannot keep them
 
@@ -107,7 +112,6 @@ warnings.filterwarnings("error", module="relgraph")
 WIDE = [
     "learn/labelers",
     "benchmarks",
-    "kernels",
     "gallery/index",
     *(f"gallery/{path.stem}" for path in EXAMPLES.glob("*.py")),
     *(f"coming-from/{path.stem}" for path in HERE.glob("coming-from/*.md")),
@@ -118,12 +122,17 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["relgraph.css"]
 html_show_sourcelink = False
-html_sidebars = {page: [] for page in ("index", "tutorial")} | {"api/**": ["sidebar-collapse", "sidebar-api"]}
+html_sidebars = {page: [] for page in ("index", "install", "tutorial")}
+html_sidebars["api/**"] = ["sidebar-collapse", "sidebar-api"]
 html_favicon = "_static/relgraph.svg"
 html_context = {"default_mode": "auto"}
 html_theme_options = {
-    "logo": {"text": "relgraph", "image_light": "_static/relgraph.svg", "image_dark": "_static/relgraph.svg"},
-    "header_links_before_dropdown": 8,  # all
+    "logo": {
+        "text": f"relgraph {version}",
+        "image_light": "_static/relgraph.svg",
+        "image_dark": "_static/relgraph.svg",
+    },
+    "header_links_before_dropdown": 9,  # all
     "navbar_align": "left",
     "navigation_with_keys": False,
     "show_toc_level": 2,

@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, help="output folder for results.json, tables.md and plots (benchmarks-out/DEVICE)"
     )
-    parser.add_argument("--docs", action="store_true", help="also write the tables into docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="also write tables into docs/benchmarks.md")
     parser.add_argument("--tokens", type=int, help="step: tokens per batch (512; on a GPU 25,600)")
     parser.add_argument("--length", type=int, nargs="+", help="step: tokens per sentence (64; on a GPU 1,024 and 64)")
     parser.add_argument("--compile", action="store_true", help="step: compile both models")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -203,14 +202,14 @@ def number(x: float) -> str:
 
 
 def plots(results: dict[str, Any], pictures: Iterable[Path], page: Path) -> dict[str, str]:
-    """Links to the pictures of each sweep, as seen from a page."""
-    device, found = results["about"]["device"].split(":")[0], defaultdict(list)
+    """A link to the picture of training for each sweep, as seen from a page."""
+    device, found = results["about"]["device"].split(":")[0], {}
     for picture in pictures:
         sweep, measure = picture.stem.split("-")
-        name = f"{measure} against {results['sweeps'][sweep]['axis']}"
-        link = Path(os.path.relpath(picture.resolve(), page.resolve().parent)).as_posix()
-        found[f"{device}:{sweep}-plots"].append(f"![{name}]({link})")
-    return {place: "\n\n".join(links) for place, links in found.items()}
+        if measure == "training":
+            link = Path(os.path.relpath(picture.resolve(), page.resolve().parent)).as_posix()
+            found[f"{device}:{sweep}-plot"] = f"![{measure} against {results['sweeps'][sweep]['axis']}]({link})"
+    return found
 
 
 def fill(page: Path, found: dict[str, str]) -> list[str]:
@@ -235,13 +234,16 @@ def fill(page: Path, found: dict[str, str]) -> list[str]:
 
 
 def _with_gpu_section(text: str) -> str:
-    """The page with its section "On a CPU" a second time behind it, for a GPU and with empty places."""
+    """The page with the headings and places of its section "On a CPU" a second time behind it, for a GPU and empty."""
     match = re.search(r"^## On a CPU\n.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if match is None:
         return text
-    section = re.sub(r"(<!-- table:)cpu(:\S+ -->\n).*?(<!-- /table -->)", r"\1cuda\2\3", match[0], flags=re.DOTALL)
-    section = re.sub(r"^(### .*)$", r"\1 (GPU)", section.replace("## On a CPU", "## On a GPU", 1), flags=re.MULTILINE)
-    kinds = "plots", "time", "forward", "memory", "beside", "detail"
-    places = "\n".join(f"<!-- table:cuda:{WIDE}-{kind} -->\n<!-- /table -->\n" for kind in kinds)
-    before, after = text[: match.end()].rstrip(), text[match.end() :]
-    return f"{before}\n\n{section.rstrip()}\n\n### Length, heads of 128 numbers (GPU)\n\n{places}\n{after}"
+    parts = ["## On a GPU"]
+    for heading, place in re.findall(r"^(### .*)$|^<!-- table:cpu:(\S+) -->$", match[0], re.MULTILINE):
+        parts.append(f"{heading} (GPU)" if heading else _place(place))
+    wide = "### Length, heads of 128 numbers (GPU)", *(_place(f"{WIDE}-{kind}") for kind in ("plot", "time", "beside"))
+    return "\n\n".join([text[: match.end()].rstrip(), *parts, *wide, text[match.end() :]])
+
+
+def _place(name: str) -> str:
+    return f"<!-- table:cuda:{name} -->\n<!-- /table -->"

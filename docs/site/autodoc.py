@@ -21,7 +21,9 @@ HOOKS = {"extra_repr", "propagate", "edge_updater"}
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Change the behaviour of napoleon and autodoc."""
+    """Change the behaviour of napoleon and autodoc; show sources, except for a quick look (``sphinx -t quick``)."""
+    if not app.tags.has("quick"):
+        app.setup_extension("sphinx.ext.viewcode")
     # napoleon reads text before a colon as a type; here it is the beginning of a sentence
     GoogleDocstring._consume_inline_attribute = _whole_attribute
     GoogleDocstring._consume_returns_section = _whole_returns

@@ -63,7 +63,13 @@ def setup(app: Any) -> dict[str, Any]:
 
 
 def _draw_thumbnails(app: Any) -> None:
-    cards.draw_thumbnails(Path(app.srcdir) / "gallery" / "images" / "thumb")
+    """Draw the pictures of cards; for a quick look, take those of sphinx-gallery, because drawing takes seconds."""
+    folder = Path(app.srcdir) / "gallery" / "images" / "thumb"
+    if not app.tags.has("quick"):
+        cards.draw_thumbnails(folder)
+        return
+    for stem in (stem for stems in cards.GROUPS.values() for stem in stems if stem not in cards.FROM_THE_PAGE):
+        shutil.copy(folder / f"sphx_glr_{stem}_thumb.png", folder / cards.thumbnail(stem))
 
 
 def _change(app: Any, page: str, source: list[str]) -> None:
