@@ -121,7 +121,17 @@ def test_every_page_loads_without_a_word_on_the_console_and_fits_a_phone(browser
 
 
 KINDS = (
-    *("index", "install", "tutorial", "learn/index", "learn/labelers", "howto/index", "howto/graphs", "project", "changelog"),
+    *(
+        "index",
+        "install",
+        "tutorial",
+        "learn/index",
+        "learn/labelers",
+        "howto/index",
+        "howto/graphs",
+        "project",
+        "changelog",
+    ),
     *("coming-from/index", "coming-from/notebook", "coming-from/vision", "results", "benchmarks", "paper"),
     *("contributing", "genindex"),
     *("api/index", "api/labelers", "api/generated/relgraph.RelationTransformer", "api/generated/relgraph.Graph"),
