@@ -25,8 +25,8 @@ parameters, from which each row takes its width:
 ``src``, ``dst`` and ``bond`` by edge. Nothing is downloaded. The command writes ``results.json`` and models to
 ``aqsol-out/``. After Ctrl-C the same command continues within a run.
 
-Settings come from a few runs on validation with one seed, stopped after 5 to 20 epochs: layer norms against batch norms,
-relational edge states against EGT's, dropout 0.1 against 0.2. The weights at the end of training are tested, once.
+Settings come from a few runs on validation with one seed, stopped after 5 to 20 epochs: layer norms against batch
+norms, relational edge states against EGT's, dropout 0.1 against 0.2. The weights at the end of training are tested.
 """
 
 from __future__ import annotations
