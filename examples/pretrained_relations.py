@@ -1,9 +1,10 @@
-"""Give a pretrained model a graph
-===============================
+"""Give a pretrained model a graph: a small BERT, pretrained here on Python code, gets relations of code.
 
-A small BERT is pretrained here on Python code, and then learns a task twice: as it is, and with relations of code.
+This is no page of the gallery yet: its long run is not done. With one seed, on functions that were held out of training
+to choose settings, the pretrained model named 68.9 % of the variables, with code relations 70.7 %; the best rule that
+learns nothing names 65.4 % of these.
 
-The task is that of :doc:`/gallery/quickstart`: a variable in a function of Python's standard library is hidden, and the
+The task is that of ``quickstart.py``: a variable in a function of Python's standard library is hidden, and the
 model points at the one that belongs there. :func:`relgraph.interop.transformers.add_relations` gives the pretrained
 model tables of zeros, so that it begins with the outputs that it had.
 
@@ -32,7 +33,7 @@ from typing import Any
 import torch
 from example_options import Options
 from example_runs import INTERRUPTED, Runs, announce, cores, lead, percent, picture, side_by_side, train, until_stopped
-from kept_results import SHORT, SHORT_MODEL, Kept
+from kept_results import SHORT, SHORT_MODEL
 from quickstart import CODE, DISTANCE, Data, code_relations, distances, draw_labels, point
 from stdlib_functions import Batch, Function
 from torch import Tensor, nn
@@ -247,8 +248,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"results: {runs.path}")
     name = [*ROWS][-1]
     if name in arguments.rows and not arguments.validate:
-        if arguments.quick:
-            Kept.read("pretrained_relations").draw(runs.folder)
         model: Any = runs.load(Pointer(folder_of(0), ROWS[name], words), name, 0)
         draw(runs.folder, model, SHORT_MODEL if arguments.quick else "")
         draw_labels(runs.folder / "labels.png", data)

@@ -87,7 +87,7 @@ def pretrained_relations(example, patch, _):
     import quickstart as task
 
     options, _, _ = quickstart(task, patch, _)
-    return options, list(example.ROWS), ["results", "labels", "tables"]
+    return options, list(example.ROWS), ["labels", "tables"]
 
 
 WITH_PYG = (graph_classification, additive_scores, kinship, karate_club)
