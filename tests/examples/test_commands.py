@@ -71,7 +71,8 @@ def quickstart(example, patch, _):
     patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::15])
     patch.setattr(example, "load", cache(example.load))
     of_rows = [f"{kind}-{row}" for kind in ("tables", "attention") for row in ("relative", "code-relations")]
-    return ["--steps", "2"], [variant.name for variant in example.VARIANTS], ["results", "labels", *of_rows]
+    rows = [variant.name for variant in example.VARIANTS]
+    return ["--steps", "2", "--variants", *rows], rows, ["results", "labels", *of_rows]
 
 
 def naming_functions(example, patch, folder):
@@ -87,7 +88,7 @@ def pretrained_relations(example, patch, _):
     import quickstart as task
 
     options, _, _ = quickstart(task, patch, _)
-    return options, list(example.ROWS), ["labels", "tables"]
+    return options[:2], list(example.ROWS), ["labels", "tables"]
 
 
 WITH_PYG = (graph_classification, additive_scores, kinship, karate_club)
