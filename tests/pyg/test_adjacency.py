@@ -147,7 +147,11 @@ def test_bad_edges(x, edges):
         (TypeError, lambda: conv(x, index, attr), "passed as edge_attr="),
         (ValueError, lambda: conv(x, index, types[1:]), r"edge_type must have shape \[E\] = \[20\], got \[19\]"),
         (ValueError, lambda: conv(x, index, types + R), r"edge_type must lie in \[-1, 4\)"),
-        (ValueError, lambda: plain(x, index, types), "edge_type must be left out of a layer without num_relations, got shape"),
+        (
+            ValueError,
+            lambda: plain(x, index, types),
+            "edge_type must be left out of a layer without num_relations, got shape",
+        ),
         (ValueError, lambda: plain(x, index, None, attr), "edge_attr must be left out without edge_dim"),
         (ValueError, lambda: featured(x, index), "edge_attr must be given to a layer with edge_dim=2"),
         (TypeError, lambda: featured(x, index, None, types), "relations are passed as edge_type"),
