@@ -1,7 +1,8 @@
-"""Changes how Sphinx reads docstrings: types are in annotations only, and private bases are left out."""
+"""Changes how Sphinx reads docstrings: examples first, types in annotations only, private bases left out."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,16 @@ FUNCTION = re.compile(r"<function ([\w.]+)>")
 
 HOOKS = {"extra_repr", "propagate", "edge_updater"}
 
+SECTION = re.compile(r"(Args|Shapes|Attributes|Returns|Yields|Raises|Example):")
+
+ENTRY = re.compile(r"    (\*{0,2}\w+)(?:, \*{0,2}\w+)*: ")
+
+COMMON = {
+    *("labels", "num_labels", "tables", "heads", "edge_type", "edge_attr", "edge_dim", "num_relations", "attend"),
+    *("default", "duplicates", "value_map", "score", "is_causal", "need_label_mass", "impl"),
+}
+"""The optional arguments that pages and examples give most often, each over a dozen times."""
+
 
 def setup(app: Any) -> dict[str, Any]:
     """Change the behaviour of napoleon and autodoc; show sources, except for a quick look (``sphinx -t quick``)."""
@@ -27,6 +38,7 @@ def setup(app: Any) -> dict[str, Any]:
     # napoleon reads text before a colon as a type; here it is the beginning of a sentence
     GoogleDocstring._consume_inline_attribute = _whole_attribute
     GoogleDocstring._consume_returns_section = _whole_returns
+    app.connect("autodoc-process-docstring", _common_first, priority=400)  # before napoleon, at 500
     app.connect("autodoc-process-bases", _public_bases)
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-signature", _plain_defaults)
@@ -51,6 +63,39 @@ def _mended(link: re.Match[str]) -> str:
     page, anchor = link[1], link[2]
     _, name, member = anchor.rpartition(page.rpartition(".")[2])
     return f"generated/{page}.html#{page}{member}" if name else link[0]
+
+
+def _common_first(_: Any, __: str, ___: str, described: Any, ____: Any, lines: list[str]) -> None:
+    """Move the example below the first paragraph, and arguments that most calls give before the others."""
+    heads = [at for at, line in enumerate(lines) if SECTION.fullmatch(line)]
+    parts = [lines[start:end] for start, end in zip([0, *heads], [*heads, len(lines)], strict=True)]
+    examples = [part for part in parts[1:] if part[0] == "Example:"]
+    summary = lines.index("") + 1 if "" in lines else len(lines)
+    if not heads or summary > heads[0]:
+        return
+    lines[:] = [
+        *lines[:summary],
+        *(line for part in examples for line in part),
+        *lines[summary : heads[0]],
+        *(line for part in parts[1:] if part not in examples for line in _ordered(part, described)),
+    ]
+
+
+def _ordered(section: list[str], described: Any) -> list[str]:
+    """The arguments of a section: the labeler, those without a default, common ones, all others; as written in each."""
+    if section[0] != "Args:":
+        return section
+    given = inspect.signature(described).parameters
+    starts = [at for at, line in enumerate(section) if ENTRY.match(line)]
+    ends = [*starts[1:], len(section)]
+    entries = [[line for line in section[start:end] if line] for start, end in zip(starts, ends, strict=True)]
+
+    def rank(entry: list[str]) -> int:
+        name = ENTRY.match(entry[0])[1]
+        needed = name in given and given[name].default is inspect.Parameter.empty and not name.startswith("*")
+        return 0 if name == "labeler" else 1 if needed else 2 if name in COMMON else 3
+
+    return [section[0], *(line for entry in sorted(entries, key=rank) for line in entry), ""]
 
 
 def _whole_attribute(self: Any) -> tuple[str, list[str]]:

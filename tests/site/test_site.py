@@ -1,5 +1,6 @@
 """Tests the site's builder and checks: API pages list every public name; shell blocks and links are right."""
 
+import inspect
 import re
 import zlib
 from importlib import import_module
@@ -129,6 +130,56 @@ def test_no_target_of_an_inventory_stands_twice():
     for _, targets in inventories.read().values():
         names = [(name, role) for name, role, _ in targets]
         assert len(names) == len(set(names))
+
+
+def test_the_example_comes_first_and_common_arguments_before_rare_ones():
+    pytest.importorskip("sphinx")
+    from docs.site.autodoc import _common_first
+
+    def described(size, rare=1, *rest, tables=None, labeler=None):
+        """See the lines below."""
+
+    text = """Summary.
+
+    More words.
+
+    Args:
+        size: a size.
+        rare: an argument
+            of two lines.
+        *rest: others.
+        tables: tables.
+        labeler: a labeler.
+
+    Raises:
+        ValueError: a size.
+
+    Example:
+        >>> 1
+        1
+    """
+    lines = [*inspect.cleandoc(text).split("\n"), ""]
+    _common_first(None, "function", "described", described, None, lines)
+    moved = """Summary.
+
+    Example:
+        >>> 1
+        1
+
+    More words.
+
+    Args:
+        labeler: a labeler.
+        size: a size.
+        tables: tables.
+        rare: an argument
+            of two lines.
+        *rest: others.
+
+    Raises:
+        ValueError: a size.
+    """
+    assert lines == [*inspect.cleandoc(moved).split("\n"), ""]
 
 
 def test_every_signature_is_one_that_sphinx_can_parse_and_break_into_lines():
