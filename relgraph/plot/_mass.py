@@ -138,7 +138,7 @@ def _summed(name: str, mass: Tensor, letters: str, pad_name: str, padding: Any, 
     values = mass.permute([letters.index(letter) for letter in order])
     if padding is not None:
         values = values[~_padding(pad_name, padding, order[:2], values.shape[:2], what).to(values.device)]
-    else:  # a copy, as torch is slow to sum what is not contiguous
+    else:
         values = values.reshape(-1, *values.shape[sum(letter in "BN" for letter in order) :])
     if values.numel() and (least := float(values.min())) < 0:
         raise ValueError(f"{name} must not be negative, got values down to {least:.3g}")
