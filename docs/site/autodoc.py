@@ -87,8 +87,8 @@ def _ordered(section: list[str], described: Any) -> list[str]:
         return section
     given = inspect.signature(described).parameters
     starts = [at for at, line in enumerate(section) if ENTRY.match(line)]
-    ends = [*starts[1:], len(section)]
-    entries = [[line for line in section[start:end] if line] for start, end in zip(starts, ends, strict=True)]
+    end = max(at for at, line in enumerate(section) if line) + 1  # an entry may hold a list, between blank lines
+    entries = [section[start:stop] for start, stop in zip(starts, [*starts[1:], end], strict=True)]
 
     def rank(entry: list[str]) -> int:
         name = ENTRY.match(entry[0])[1]
