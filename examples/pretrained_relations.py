@@ -25,7 +25,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -163,6 +163,7 @@ class Run:
     accuracy: float
     parameters: int
     seconds: float
+    losses: list[float] = field(default_factory=list, repr=False)
 
 
 @torch.no_grad()
@@ -232,9 +233,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.manual_seed(seed)
         model = Pointer(folder_of(seed), ROWS[name], words)
         losses = (cross_entropy(model(batch), batch.target) for batch in data.training(seed))
-        train(model, losses, steps, RATE, title=f"{name}, seed {seed}")
+        taken = train(model, losses, steps, RATE, title=f"{name}, seed {seed}")
         parameters = sum(weight.numel() for weight in model.parameters())
-        return Run(name, seed, accuracy(model, data), parameters, time.process_time() - start), model
+        return Run(name, seed, accuracy(model, data), parameters, time.process_time() - start, taken), model
 
     missing = [seed for seed in seeds if arguments.fresh or not (folder_of(seed) / "config.json").exists()]
     for _ in side_by_side(prepare, missing, processes) if processes > 1 else map(prepare, missing):
