@@ -62,9 +62,8 @@ def which_impl(  # noqa: D417
     """Find which implementation :func:`~relgraph.relation_attention` chooses for these arguments, and why.
 
     This checks the arguments and prepares the labels as the call does, but computes no attention. If the labels hold no
-    tensors, the arguments may be on the ``"meta"`` device; they then count as CPU tensors. If the kernels of
-    ``"native"`` are not compiled yet, this compiles them, which takes 10 to 20 seconds. For tensors on a GPU it runs
-    the self-check of ``"triton"`` if that has not run yet, but never for fake tensors
+    tensors, the arguments may be on the ``"meta"`` device; they then count as CPU tensors. It compiles nothing. For
+    tensors on a GPU it runs the self-check of ``"triton"`` if that has not run yet, but never for fake tensors
     (``torch._subclasses.FakeTensorMode``).
 
     Args:

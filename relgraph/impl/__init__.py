@@ -13,7 +13,7 @@ In the order in which a call meets them:
 - ``units``: batch rows and graphs of a call, for implementations that compute it piece by piece.
 - ``eager/``: plain torch that torch differentiates: ``reference``, ``dense``, ``rows``, ``edges``.
 - ``chunked/``: the split term in blocks, in plain torch, for CPUs without compiled kernels.
-- ``native/``: kernels in C++ for CPUs, compiled at first use.
+- ``native/``: kernels in C++ for CPUs, compiled at installation or bundled.
 - ``triton/``: fused kernels for GPUs.
 
 To add an implementation, add a folder, and its row and refusals in ``rule``.

@@ -599,15 +599,15 @@ def needed(*programs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("compiler", ["g++", "clang++"])
-def test_they_compile_for_other_processors(compiler, system, tmp_path):
+@pytest.mark.parametrize("program", ["g++", "clang++"])
+def test_they_compile_for_other_processors(program, system, tmp_path):
     """Without a warning, but for clang's that it did not turn a loop into vector code."""
-    needed(compiler, *[ARM] * (system == "Arm"))
+    needed(program, *[ARM] * (system == "Arm"))
     if system != "Arm" and platform.machine() != "x86_64":
         pytest.skip("compilers of this machine are for another kind of processor")
-    command = [compiler, *SYSTEMS[system]]
+    command = [program, *SYSTEMS[system]]
     if system == "Arm":
-        command = [ARM] if compiler == "g++" else ["clang++", "--target=aarch64-linux-gnu"]
+        command = [ARM] if program == "g++" else ["clang++", "--target=aarch64-linux-gnu"]
     command += ["-Wall", "-Wextra", "-Wno-pass-failed", "-c", *(flag for flag in compiler.FLAGS if flag != "-shared")]
     for source in compiler.source_files("*.cpp"):
         output = tmp_path / f"{source.stem}.o"
