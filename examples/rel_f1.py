@@ -3,9 +3,9 @@
 This is no page of the gallery yet.
 
 RelBench (Robinson et al. 2024) asks three questions about racing drivers: does a driver fail to finish a race of the
-next 30 days on the lead lap, does he qualify among the first three, and which place does he reach on average in the next 60 days? By
-RelBench's default protocol, the database ends on January 1, 2010, and the questions of the test go on to 2013 and 2016.
-Three in ten test questions are about drivers who had no race by then.
+next 30 days on the lead lap, does he qualify among the first three, and which place does he reach on average in the
+next 60 days? By RelBench's default protocol, the database ends on January 1, 2010, and the questions of the test go on
+to 2013 and 2016. Three in ten test questions are about drivers who had no race by then.
 
 So all rows but one train on questions with such a gap: a question of training comes with each of four (or seven) ends
 of the database, the new years before it. The rows:
