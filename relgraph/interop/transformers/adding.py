@@ -179,8 +179,8 @@ def restore_relations(model: PreTrainedModel) -> None:
         module: Any = model.get_submodule(one.name)
         if getattr(module, "relation", None) is None:
             _attach(module, _relation_for(module, labeler, entry["tables"], entry["per_head"]))
-            if _looks_up(module):
-                module.config._attn_implementation = model.config._attn_implementation = NAME
+        if _looks_up(module):
+            module.config._attn_implementation = model.config._attn_implementation = NAME
     _take_labels(model, labeler)
 
 
