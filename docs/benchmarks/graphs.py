@@ -1,6 +1,7 @@
 """Speed and memory of graph layers over listed edges, against PyG's TransformerConv.
 
     python -m docs.benchmarks.graphs edges     # 10,000 nodes, 200,000 edges, 20 types; projections and sorting included
+    python -m docs.benchmarks.graphs peers     # the same, with other layers of PyG that read types of edges
     python -m docs.benchmarks.graphs vectors   # the same with 16 channels on every edge instead of types
     python -m docs.benchmarks.graphs pairs     # 2,000 nodes that all attend, with and without channels on listed edges
     python -m docs.benchmarks.graphs scores    # maps of values, Bilinear and Additive against the dot product
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, one_hot
-from torch_geometric.nn import TransformerConv
+from torch_geometric.nn import HGTConv, TransformerConv
 
 import relgraph as rg
 from docs.benchmarks.about import command
@@ -90,9 +91,24 @@ def layers(edges: int, kind: str, nodes: int = NODES) -> dict[str, Callable[[], 
     hot = one_hot(types, TYPES).float()
     theirs = TransformerConv(WIDTH, SIZE, HEADS, edge_dim=TYPES)
     ours = rg.pyg.RelationConv(WIDTH, SIZE, HEADS, num_relations=TYPES)
-    return {
+    pair = {
         "TransformerConv, one-hot types": lambda: theirs(x, index, hot),
         "RelationConv, types": lambda: ours(x, index, types),
+    }
+    return pair | (others(x, index, types, theirs, hot) if kind == "peers" else {})
+
+
+def others(x: Tensor, index: Tensor, types: Tensor, conv: Any, hot: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """The same layer compiled, with a learned vector per type, and PyG's layer for typed edges."""
+    compiled = torch.compile(conv)
+    embedded, vectors = TransformerConv(WIDTH, SIZE, HEADS, edge_dim=SIZE), nn.Embedding(TYPES, SIZE)
+    kinds = [("node", str(kind), "node") for kind in range(TYPES)]
+    typed = HGTConv(WIDTH, WIDTH, (["node"], kinds), HEADS)
+    by_kind = {kind: index[:, types == number] for number, kind in enumerate(kinds)}
+    return {
+        "TransformerConv, compiled": lambda: compiled(x, index, hot),
+        "TransformerConv, a learned vector per type": lambda: embedded(x, index, vectors(types)),
+        "HGTConv, a map per type": lambda: typed({"node": x}, by_kind)["node"],
     }
 
 
@@ -202,6 +218,7 @@ def peak(arguments: argparse.Namespace) -> None:
 
 MEASURES = {
     "edges": edges,
+    "peers": edges,
     "vectors": edges,
     "pairs": edges,
     "scores": edges,

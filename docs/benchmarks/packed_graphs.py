@@ -121,6 +121,29 @@ def padded_bias(inputs: Inputs) -> Made:
     return Made(call, {**inputs.padded, **chosen})
 
 
+def buckets(inputs: Inputs) -> Made:
+    """The same with graphs of similar size together: eight batches, each padded to its own longest graph."""
+    chosen, query_key_value = inputs.chosen(BIAS), tuple(inputs.padded.values())
+    parts, places = [], []
+    begin = torch.tensor(inputs.borders)
+    for members in inputs.sizes.argsort().tensor_split(min(8, len(inputs.sizes))):
+        most = int(inputs.sizes[members].max())
+        inside = inputs.inside[members, :most]
+        parts.append((members, most, inputs.padded_ids[members, :most, :most], inside))
+        places.append((begin[members][:, None] + torch.arange(most))[inside.cpu()])
+    back = torch.cat(places).argsort().to(inputs.device)
+
+    def call() -> Tensor:
+        found = []
+        for members, most, ids, inside in parts:
+            bias = chosen["bias_table"][:, ids].transpose(0, 1).masked_fill(~inside[:, None, None], float("-inf"))
+            query, key, value = (x[members, :, :most] for x in query_key_value)
+            found.append(scaled_dot_product_attention(query, key, value, attn_mask=bias).transpose(1, 2)[inside])
+        return torch.cat(found)[back]
+
+    return Made(call, {**inputs.padded, **chosen}, note="slices of the batch are copied, where a loader would pad less")
+
+
 def padded_split(inputs: Inputs) -> Made:
     """A graph Transformer on a padded batch with key and value tables: the split term over all padded pairs."""
     ids, blocked = inputs.padded_ids[:, None], ~inputs.inside[:, None, None]
@@ -210,6 +233,7 @@ def ways(setting: Packed) -> list[Way[Packed]]:
     found += [
         Way("padded graph Transformer, split term", padded_split, pairs(10), BOTH),
         Way("padded graph Transformer, SDPA with bias", padded_bias, pairs(6), BIAS),
+        Way("the same in eight batches of similar size", buckets, pairs(6), BIAS),
     ]
     return found
 
