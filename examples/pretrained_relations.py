@@ -1,8 +1,7 @@
-"""Give a pretrained model a graph: a small BERT, pretrained here on Python code, gets relations of code.
+"""Give a pretrained model a graph
+===============================
 
-This is no page of the gallery yet: its long run is not done. With one seed, on functions that were held out of training
-to choose settings, the pretrained model named 68.9 % of the variables, with code relations 70.7 %; the best rule that
-learns nothing names 65.4 % of these.
+A small BERT, pretrained here on Python code, gets distances or relations of code by one call.
 
 The task is that of ``quickstart.py``: a variable in a function of Python's standard library is hidden, and the
 model points at the one that belongs there. :func:`relgraph.interop.transformers.add_relations` gives the pretrained
@@ -15,8 +14,27 @@ model tables of zeros, so that it begins with the outputs that it had.
 
 .. code-block:: sh
 
-    python examples/pretrained_relations.py            # four rows, three seeds
+    python examples/pretrained_relations.py            # four rows, three seeds, about 25 minutes on two CPU cores
     python examples/pretrained_relations.py --quick    # half a minute, too short to learn much
+
+Right answers to 2,571 questions (mean ± standard deviation of three seeds; each seed has its own pretraining; one
+thread of a busy AMD EPYC, Python 3.11.7's standard library, November 2026):
+
+.. code-block:: text
+
+    row                                    right  parameters  CPU seconds
+    not pretrained                  58.8 % ± 0.6     550,080          115
+    pretrained                      65.3 % ± 2.3     550,080          118
+    pretrained, distances           70.7 % ± 2.6     554,976          142
+    pretrained, code relations      70.8 % ± 1.0     561,888          209
+    least often seen                58.8 %
+
+The last line is the best rule that learns nothing. Distances add 5.4 points to the pretrained model (95 % interval of
+three pairs: 4.3 to 6.4). Code relations add as much on average, but seeds differ more (-1.8 to +12.7), so nothing ranks
+the two (-8.2 to +8.3). Both say which tokens are near, where BERT has vectors for absolute positions only. The settings
+come from one run on validation functions.
+
+**The short mode** made the output below and all pictures except the first, which shows the long run.
 """
 
 from __future__ import annotations
@@ -33,7 +51,7 @@ from typing import Any
 import torch
 from example_options import Options
 from example_runs import INTERRUPTED, Runs, announce, cores, lead, percent, picture, side_by_side, train, until_stopped
-from kept_results import SHORT, SHORT_MODEL
+from kept_results import SHORT, SHORT_MODEL, Kept
 from quickstart import CODE, DISTANCE, Data, code_relations, distances, draw_labels, point
 from stdlib_functions import Batch, Function
 from torch import Tensor, nn
@@ -250,6 +268,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = [*ROWS][-1]
     if name in arguments.rows and not arguments.validate:
         model: Any = runs.load(Pointer(folder_of(0), ROWS[name], words), name, 0)
+        if arguments.quick:
+            Kept.read("pretrained_relations").draw(runs.folder)
         draw(runs.folder, model, SHORT_MODEL if arguments.quick else "")
         draw_labels(runs.folder / "labels.png", data)
     return 0

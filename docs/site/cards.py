@@ -20,7 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Code and language": ("variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
     "Graphs and tables": ("karate_club", "graph_classification", "kinship", "additive_scores", "relational_tables"),
     "Sequences": ("translating_numbers",),
-    "Hugging Face": ("patched_memory", "patched_tables"),
+    "Hugging Face": ("pretrained_relations", "patched_memory", "patched_tables"),
     "Bigger than one device": ("with_accelerate", "with_lightning"),
 }
 """Every example that is a page, in exactly one group."""

@@ -88,7 +88,7 @@ def pretrained_relations(example, patch, _):
     import quickstart as task
 
     options, _, _ = quickstart(task, patch, _)
-    return options[:2], list(example.ROWS), ["labels", "tables"]
+    return options[:2], list(example.ROWS), ["results", "labels", "tables"]
 
 
 WITH_PYG = (graph_classification, additive_scores, kinship, karate_club)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 ROOT = KEPT.parents[1]
 NAMES = sorted(path.stem for path in KEPT.glob("*.json") if path.stem != "patched_memory")  # of another form
 PUBLISHED = ("quickstart", "kinship", "dependency_trees", "variable_misuse", "naming_functions", "schema_linking")
-PUBLISHED += ("graph_classification", "additive_scores", "karate_club")
+PUBLISHED += ("graph_classification", "additive_scores", "karate_club", "pretrained_relations")
 
 
 @pytest.fixture(params=NAMES)
