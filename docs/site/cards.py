@@ -18,7 +18,7 @@ HEADER = "GALLERY_HEADER.rst"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("label_pictures", "quickstart"),
-    "Code and language": ("variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
+    "Code and language": ("syntax_trees", "variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
     "Graphs and tables": ("karate_club", "graph_classification", "kinship", "additive_scores", "relational_tables"),
     "Sequences": ("translating_numbers",),
     "Hugging Face": ("patched_memory", "patched_tables"),
@@ -26,8 +26,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """Every example that is a page, in exactly one group."""
 
-FROM_THE_PAGE = ("label_pictures", "patched_tables")
-"""Examples whose short mode draws what the long one draws: their card has a picture of the page."""
+FROM_THE_PAGE = ("label_pictures", "patched_tables", "syntax_trees")
+"""Examples that draw what a long run draws: their card has a picture of the page."""
 
 
 def with_results() -> list[str]:
