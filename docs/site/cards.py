@@ -19,14 +19,21 @@ HEADER = "GALLERY_HEADER.rst"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("label_pictures", "quickstart"),
     "Code and language": ("syntax_trees", "variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
-    "Graphs and tables": ("karate_club", "graph_classification", "kinship", "additive_scores", "relational_tables"),
+    "Graphs and tables": (
+        "karate_club",
+        "knowledge_graph",
+        "graph_classification",
+        "kinship",
+        "additive_scores",
+        "relational_tables",
+    ),
     "Sequences": ("translating_numbers",),
     "Hugging Face": ("patched_memory", "patched_tables"),
     "Bigger than one device": ("with_accelerate", "with_lightning"),
 }
 """Every example that is a page, in exactly one group."""
 
-FROM_THE_PAGE = ("label_pictures", "patched_tables", "syntax_trees")
+FROM_THE_PAGE = ("label_pictures", "patched_tables", "syntax_trees", "knowledge_graph")
 """Examples that draw what a long run draws: their card has a picture of the page."""
 
 
