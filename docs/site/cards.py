@@ -19,14 +19,8 @@ HEADER = "GALLERY_HEADER.rst"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("label_pictures", "quickstart"),
     "Code and language": ("syntax_trees", "variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
-    "Graphs and tables": (
-        "karate_club",
-        "knowledge_graph",
-        "graph_classification",
-        "kinship",
-        "additive_scores",
-        "relational_tables",
-    ),
+    "Graphs": ("karate_club", "knowledge_graph", "graph_classification", "kinship", "additive_scores"),
+    "Tables": ("relational_tables",),
     "Sequences": ("translating_numbers",),
     "Hugging Face": ("patched_memory", "patched_tables"),
     "Bigger than one device": ("with_accelerate", "with_lightning"),

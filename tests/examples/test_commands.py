@@ -31,8 +31,7 @@ def schema_linking(example, patch, _):
 
 def relational_tables(example, patch, _):
     patch.setattr(example, "QUICK", example.Size(9, 6, 2, 2))
-    patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
-    return ["--steps", "3"], list(example.QUICK_ROWS), ["results", "labels", "mass"]
+    return ["--steps", "3"], list(example.EXPERIMENT.short_rows), ["results"]
 
 
 def dependency_trees(example, patch, _):
@@ -58,7 +57,7 @@ def graph_classification(example, patch, _):
 
 def additive_scores(example, patch, _):
     patch.setattr(example, "QUICK_GRAPHS", 40)
-    return ["--steps", "2", "--epochs", "1"], list(example.SCORES), ["results", "attention"]
+    return ["--steps", "2", "--epochs", "1"], list(example.SCORES), ["results"]
 
 
 def karate_club(example, *_):
