@@ -92,7 +92,7 @@ if __name__ == "__main__":
         values = make_dictionaries(torch.Generator().manual_seed(1))
         print(f"{name}: {(model(values).argmax(-1) == values).double().mean():.1%} found")
         _, (_, weights) = model.attend(values, return_attention_weights=True)
-        ax.imshow(weights[: NAMES**2].mean(1).view(NAMES, NAMES).T.detach(), vmin=0, vmax=1, cmap="Blues")
+        ax.imshow(weights[: NAMES**2].mean(1).view(NAMES, NAMES).T.detach().numpy(), vmin=0, vmax=1, cmap="Blues")
         ax.set(title=name, xlabel="key", ylabel="query", xticks=[], yticks=[])
 
 # %%
