@@ -1,4 +1,4 @@
-"""Run the experiment behind a page of the gallery: ``python examples/run.py kinship --quick``."""
+"""Run the experiment behind a page of the gallery: ``python examples/run.py karate_club --quick``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ short mode uses made-up molecules whose class is planted in the kinds of two bon
 from __future__ import annotations
 
 import os
-import random
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -28,15 +27,24 @@ import torch_geometric
 from additive_scores import HEADS, Lookup, additive, conv, gat, loss_of, make_dictionaries
 from example_options import Options
 from example_runs import by_row, lead, percent, train
-from graph_classification import BATCH, QUICK_LEARNING_RATE, WIDTH, Block, Classifier, Row, read_graphs, split
-from graph_classification import LEARNING_RATE as GRAPH_RATE
-from graph_classification import train as train_on_graphs
-from made_up_molecules import molecules
+from graph_classification import WIDTH
 from torch import Tensor, nn
 from torch_geometric.nn import GATv2Conv
 
 import relgraph as rg
 from experiments import Experiment, Work
+from experiments.graph_classification import (
+    BATCH,
+    QUICK_LEARNING_RATE,
+    Block,
+    Row,
+    classifier,
+    molecules,
+    read_graphs,
+    split,
+)
+from experiments.graph_classification import LEARNING_RATE as GRAPH_RATE
+from experiments.graph_classification import train as train_on_graphs
 from relgraph.pyg import AddRelationLabels
 
 LOOKUP_RATE, QUICK_GRAPHS = 1e-2, 400
@@ -131,9 +139,7 @@ def check(options: Options, arguments: Namespace) -> None:
 def begin(arguments: Namespace) -> Work:
     quick, out = arguments.quick, arguments.out
     graphs: list[Any] = (
-        molecules(QUICK_GRAPHS, random.Random(0))
-        if quick
-        else list(read_graphs(arguments.data, "Mutagenicity", out / "tudataset"))
+        molecules(QUICK_GRAPHS) if quick else list(read_graphs(arguments.data, "Mutagenicity", out / "tudataset"))
     )
     settings = {"torch_geometric": torch_geometric.__version__, "graphs": len(graphs)}
     settings |= {"steps": arguments.steps, "epochs": arguments.epochs}
@@ -147,9 +153,9 @@ def begin(arguments: Namespace) -> Work:
         seconds = {"lookup": (time.process_time() - start) / arguments.steps}
         parts = [[labeled[number] for number in part] for part in split(len(graphs), seed)]
         torch.manual_seed(seed)
-        classifier = Classifier(molecule_row(SCORES[name], kinds), atoms)
+        judge = classifier(molecule_row(SCORES[name], kinds), atoms)
         rate = QUICK_LEARNING_RATE if quick else GRAPH_RATE
-        done = train_on_graphs(name, classifier, parts, arguments.epochs, seed, rate)
+        done = train_on_graphs(name, judge, parts, arguments.epochs, seed, rate)
         seconds["molecules"] = done.seconds / arguments.epochs / -(-len(parts[0]) // BATCH)
         return Run(name, seed, done.parameters, found(model), done.auc, seconds, taken), model
 
