@@ -93,7 +93,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/(?!with_)[a-z_]+\.py$",  # those that begin with "with_" are shown, and run as tests
     "ignore_pattern": helpers(),
     "reset_argv": arguments,
-    "image_scrapers": (Pictures(),),
+    "image_scrapers": (Pictures(), "matplotlib"),
     "reference_url": {},
     "show_memory": False,
     "write_computation_times": False,

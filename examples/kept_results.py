@@ -115,9 +115,9 @@ class Kept:
         """The figures of the example with this name."""
         return cls.of(json.loads((KEPT / f"{name}.json").read_text(encoding="utf-8")))
 
-    def draw(self, folder: Path) -> None:
+    def draw(self, folder: Path, name: str = "results") -> None:
         """Write the results picture, and print that it shows the long run."""
-        path, panels, order = folder / "results.png", self.results.panels, self.results.panels[0].columns[0]
+        path, panels, order = folder / f"{name}.png", self.results.panels, self.results.panels[0].columns[0]
         rows = max(len(self._rows(panel, order)) for panel in panels)
         figure = Figure(figsize=(5.4 + 3.2 * len(panels), 1.7 + 0.34 * max(rows, 6)), dpi=110, layout="constrained")
         for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -17,21 +18,31 @@ HEADER = "GALLERY_HEADER.rst"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("label_pictures", "quickstart"),
-    "Code and language": ("variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
-    "Graphs and tables": ("karate_club", "graph_classification", "kinship", "additive_scores", "relational_tables"),
+    "Code and language": ("syntax_trees", "variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
+    "Graphs": ("karate_club", "knowledge_graph", "graph_classification", "kinship", "additive_scores"),
+    "Tables": ("relational_tables",),
     "Sequences": ("translating_numbers",),
     "Hugging Face": ("pretrained_relations", "patched_memory", "patched_tables"),
     "Bigger than one device": ("with_accelerate", "with_lightning"),
 }
 """Every example that is a page, in exactly one group."""
 
-FROM_THE_PAGE = ("label_pictures", "patched_tables")
-"""Examples whose short mode draws what the long one draws: their card has a picture of the page."""
+FROM_THE_PAGE = ("label_pictures", "patched_tables", "syntax_trees", "knowledge_graph")
+"""Examples that draw what a long run draws: their card has a picture of the page."""
+
+
+def with_results() -> list[str]:
+    """The pages that show a picture of kept figures, ``/gallery/images/NAME.png``, which the site draws."""
+    return [stem for stem in chain(*GROUPS.values()) if f"/images/{stem}.png" in _source(stem)]
+
+
+def _source(stem: str) -> str:
+    return (EXAMPLES / f"{stem}.py").read_text(encoding="utf-8")
 
 
 def introduction(stem: str) -> tuple[str, str]:
     """The title of an example, and the first paragraph of its docstring in one line."""
-    text = ast.get_docstring(ast.parse((EXAMPLES / f"{stem}.py").read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(ast.parse(_source(stem))) or ""
     head, first, *_ = text.split("\n\n")
     return head.split("\n")[0], " ".join(first.split())
 
@@ -67,7 +78,7 @@ def thumbnail(stem: str) -> str:
 def draw_thumbnails(folder: Path) -> None:
     """Draw the pictures of all other cards."""
     folder.mkdir(parents=True, exist_ok=True)
-    for stem in (stem for stems in GROUPS.values() for stem in stems if stem not in FROM_THE_PAGE):
+    for stem in (stem for stem in chain(*GROUPS.values()) if stem not in FROM_THE_PAGE):
         path = folder / thumbnail(stem)
         if stem.startswith("with_"):
             draw_processes(path)

@@ -1,16 +1,18 @@
-"""The gallery: examples run in their short mode, pages show the pictures that they write, and cards lead there."""
+"""The gallery: examples run, pages show what they draw and what long runs gave, and cards lead there."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from sphinx_gallery.scrapers import figure_rst
 
 from docs.site import cards
+from examples.kept_results import Kept
 
 OUT = Path(__file__).resolve().parents[1] / "_build" / "examples"
 EXAMPLES = cards.EXAMPLES
@@ -25,7 +27,7 @@ def helpers() -> str:
 
 
 def arguments(_: dict[str, Any], script: dict[str, Any]) -> list[str]:
-    """The command line of an example; what it wrote in another build is gone before it starts."""
+    """The command line of an example that has options; what it wrote in another build is gone before it starts."""
     folder = _folder(script)
     shutil.rmtree(folder, ignore_errors=True)
     # relative to where the gallery runs an example: what it prints is shown, and no page tells where it was built
@@ -33,7 +35,10 @@ def arguments(_: dict[str, Any], script: dict[str, Any]) -> list[str]:
 
 
 class Pictures:
-    """Takes the PNG files that a block of an example has written to its ``--out`` folder."""
+    """Takes the PNG files that a block of an example has written to its ``--out`` folder.
+
+    Other examples leave their pictures open: sphinx-gallery's own scraper takes these.
+    """
 
     def __repr__(self) -> str:
         return "Pictures()"
@@ -57,29 +62,36 @@ def _folder(script: dict[str, Any]) -> Path:
 
 def setup(app: Any) -> dict[str, Any]:
     """Show the results of an example before its code, and cards on the gallery's index."""
-    app.connect("builder-inited", _draw_thumbnails, priority=900)  # after sphinx-gallery has made the folder
+    app.connect("builder-inited", _draw, priority=900)  # after sphinx-gallery has made the folder
     app.connect("source-read", _change)
     return {"parallel_read_safe": True}
 
 
-def _draw_thumbnails(app: Any) -> None:
-    """Draw the pictures of cards; for a quick look, take those of sphinx-gallery, because drawing takes seconds."""
-    folder = Path(app.srcdir) / "gallery" / "images" / "thumb"
+def _draw(app: Any) -> None:
+    """Draw results and cards; for a quick look, take the pictures of sphinx-gallery, because drawing takes seconds."""
+    folder = Path(app.srcdir) / "gallery" / "images"
+    thumbnails = folder / "thumb"
     if not app.tags.has("quick"):
-        cards.draw_thumbnails(folder)
+        cards.draw_thumbnails(thumbnails)
+        for stem in cards.with_results():
+            Kept.read(stem).draw(folder, stem)
         return
-    for stem in (stem for stems in cards.GROUPS.values() for stem in stems if stem not in cards.FROM_THE_PAGE):
-        shutil.copy(folder / f"sphx_glr_{stem}_thumb.png", folder / cards.thumbnail(stem))
+    for stem in chain(*cards.GROUPS.values()):
+        made = thumbnails / f"sphx_glr_{stem}_thumb.png"
+        if stem not in cards.FROM_THE_PAGE:
+            shutil.copy(made, thumbnails / cards.thumbnail(stem))
+        if stem in cards.with_results():
+            shutil.copy(made, folder / f"{stem}.png")
 
 
 def _change(app: Any, page: str, source: list[str]) -> None:
-    """The index has cards; the first picture that an example draws at its end comes below its first paragraph."""
+    """The index has cards; the first picture of a page that shows no results yet comes below its first paragraph."""
     if page == "gallery/index":
         source[0] = cards.index()
         return
     stem = page.removeprefix("gallery/")
     picture = Path(app.srcdir) / "gallery" / "images" / f"sphx_glr_{stem}_001.png"
-    if page == stem or stem in cards.FROM_THE_PAGE or not picture.is_file():
+    if page == stem or stem in (*cards.FROM_THE_PAGE, *cards.with_results()) or not picture.is_file():
         return
     shown = f".. image:: /gallery/images/{picture.name}\n   :class: sphx-glr-single-img\n   :alt: {ALT}\n\n"
     head, underline, rest = re.split(r"(\n=+\n\n)", source[0], maxsplit=1)

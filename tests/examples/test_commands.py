@@ -6,6 +6,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import pytest
+import run as runner
 import torch
 from matplotlib.pyplot import imread
 
@@ -30,8 +31,7 @@ def schema_linking(example, patch, _):
 
 def relational_tables(example, patch, _):
     patch.setattr(example, "QUICK", example.Size(9, 6, 2, 2))
-    patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
-    return ["--steps", "3"], list(example.QUICK_ROWS), ["results", "labels", "mass"]
+    return ["--steps", "3"], list(example.EXPERIMENT.short_rows), ["results"]
 
 
 def dependency_trees(example, patch, _):
@@ -51,17 +51,16 @@ def variable_misuse(example, patch, folder):
 
 def graph_classification(example, patch, _):
     patch.setattr(example, "QUICK_GRAPHS", 40)
-    rows = [name for name in example.make_rows(2) if "walks" not in name]
-    return ["--epochs", "1"], rows, ["results", "bonds", "labels", "mass"]
+    return ["--epochs", "1"], list(example.EXPERIMENT.short_rows), ["results"]
 
 
 def additive_scores(example, patch, _):
     patch.setattr(example, "QUICK_GRAPHS", 40)
-    return ["--steps", "2", "--epochs", "1"], list(example.SCORES), ["results", "attention"]
+    return ["--steps", "2", "--epochs", "1"], list(example.SCORES), ["results"]
 
 
 def karate_club(example, *_):
-    return ["--steps", "2", "--seeds", "1"], list(example.ROWS), ["results", "labels", "mass"]
+    return ["--steps", "2", "--seeds", "1"], list(example.ROWS), ["results"]
 
 
 def quickstart(example, patch, _):
@@ -105,11 +104,16 @@ def example(request, tmp_path_factory):
         pytest.importorskip("transformers")
     if request.param is relational_tables:
         pytest.importorskip("pandas")
-    module = importlib.import_module(request.param.__name__)
+    name = request.param.__name__
+    by_runner = name in runner.NAMES
+    module = importlib.import_module(f"experiments.{name}" if by_runner else name)
+    main = (lambda command: runner.main([name, *command])) if by_runner else module.main
     folder, threads = tmp_path_factory.mktemp("example"), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         options, rows, pictures = request.param(module, patch, folder)
-        yield SimpleNamespace(module=module, command=["--quick", *options, "--out"], rows=rows, pictures=pictures)
+        yield SimpleNamespace(
+            module=module, main=main, command=["--quick", *options, "--out"], rows=rows, pictures=pictures
+        )
     torch.set_num_threads(threads)
 
 
@@ -117,7 +121,7 @@ def example(request, tmp_path_factory):
 def finished(example, tmp_path_factory):
     """The folder of a command that nothing stopped."""
     folder = tmp_path_factory.mktemp("finished")
-    assert example.module.main([*example.command, str(folder)]) == 0
+    assert example.main([*example.command, str(folder)]) == 0
     return folder
 
 
@@ -163,11 +167,11 @@ def test_a_stopped_command_goes_on_where_it_was(example, finished, tmp_path, cap
 
     monkeypatch.setattr(example.module, "train", stopped)
     command = [*example.command, str(tmp_path)]
-    assert example.module.main(command) == 130
+    assert example.main(command) == 130
     printed = capsys.readouterr().out
     assert f"stopped: 1 of {len(example.rows)} runs are kept" in printed
     assert example.rows[0] in printed[printed.index("stopped") :]
-    assert example.module.main(command) == 0
+    assert example.main(command) == 0
     assert len(started) == len(example.rows) + 1
     assert results(tmp_path) == results(finished)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in finished.iterdir()}

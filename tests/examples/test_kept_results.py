@@ -1,4 +1,4 @@
-"""Kept figures of long runs are those of the docstring's table, of the results page and of the README, and are drawn."""
+"""Kept figures of long runs are those of the page's table, of the results page and of the README, and are drawn."""
 
 import ast
 import json
@@ -26,8 +26,11 @@ def record(name):
     return json.loads((KEPT / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def docstring(name):
-    return ast.get_docstring(ast.parse((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")))
+def text(name):
+    """The docstring of a page, and its blocks of text."""
+    source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    blocks = re.findall(r"^# ?(.*)$", source, re.MULTILINE)
+    return "\n".join([ast.get_docstring(ast.parse(source)) or "", *blocks])
 
 
 def cells(text):
@@ -37,20 +40,17 @@ def cells(text):
 
 
 def table(name):
-    """By row of the docstring's table, its figures."""
-    rows = re.findall(r"^    (\S.*?) {2,}((?:–|\d+\.\d).*)$", docstring(name), re.MULTILINE)
+    """By row of the page's table, its figures."""
+    rows = re.findall(r"^    (\S.*?) {2,}((?:–|\d+\.\d).*)$", text(name), re.MULTILINE)
     return {row: cells(figures) for row, figures in rows}
 
 
 def test_every_example_with_measured_rows_is_kept():
-    examples = {path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "kept_results"}
-    training = {name for name in examples if "Kept.read(" in (ROOT / "examples" / f"{name}.py").read_text("utf-8")}
-    assert training == set(NAMES)
-    with_tables = {name for name in examples if " ± " in (docstring(name) or "") and table(name)}
-    assert with_tables == set(NAMES)
+    examples = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert {name for name in examples if " ± " in text(name) and table(name)} == set(NAMES)
 
 
-def test_kept_figures_are_those_of_the_docstring(name):
+def test_kept_figures_are_those_of_the_text(name):
     kept, published = record(name), table(name)
     rows = {row["name"]: row for row in kept["rows"]}
     assert published.keys() <= rows.keys()
@@ -61,7 +61,7 @@ def test_kept_figures_are_those_of_the_docstring(name):
             assert figures == found + [[]] * (len(figures) - len(found)), row
         else:  # a rule, which the text below the table speaks of
             assert kept_row["kind"] == kept_results.RULE
-            assert all(f"{figure[0]:.1f} %" in docstring(name) for figure in figures if figure), row
+            assert all(f"{figure[0]:.1f} %" in text(name) for figure in figures if figure), row
 
 
 def test_values_of_each_seed_give_the_figures(name):

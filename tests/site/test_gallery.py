@@ -23,20 +23,20 @@ def built(tmp_path):
     """A folder of pages in which two examples have drawn pictures."""
     images = tmp_path / "gallery" / "images"
     images.mkdir(parents=True)
-    for stem in ("kinship", "label_pictures"):
+    for stem in ("quickstart", "karate_club", "label_pictures"):
         (images / f"sphx_glr_{stem}_001.png").touch()
     return tmp_path
 
 
 def test_the_first_picture_comes_below_the_first_paragraph(built):
-    head, rest = changed(built, "gallery/kinship").split(".. image:: /gallery/images/sphx_glr_kinship_001.png\n")
+    head, rest = changed(built, "gallery/quickstart").split(".. image:: /gallery/images/sphx_glr_quickstart_001.png\n")
     assert head == PAGE[: PAGE.index("The second.")]
     options, text = rest.split("\n\n", 1)
     assert options.split("\n") == ["   :class: sphx-glr-single-img", f"   :alt: {gallery.ALT}"]
     assert text == PAGE[PAGE.index("The second.") :]
 
 
-@pytest.mark.parametrize("page", ["gallery/label_pictures", "gallery/with_lightning", "kinship", "learn/labels"])
+@pytest.mark.parametrize("page", ["gallery/label_pictures", "gallery/with_lightning", "quickstart", "learn/labels"])
 def test_other_pages_stay_as_they_are(built, page):
     assert changed(built, page) == PAGE
 

@@ -1,0 +1,60 @@
+"""Pages of the gallery fit a notebook: short, relgraph from the start, no helper in view; and each runs whole."""
+
+import ast
+import re
+import runpy
+from itertools import chain
+
+import pytest
+from matplotlib import pyplot
+
+from docs.site import cards
+
+SCRIPTS = {"quickstart", "label_pictures", "patched_memory", "patched_tables", "with_accelerate", "with_lightning"}
+SCRIPTS |= {
+    "kinship",
+    "variable_misuse",
+    "naming_functions",
+    "dependency_trees",
+    "schema_linking",
+    "translating_numbers",
+}
+"""Scripts with options, which are no notebooks."""
+
+PAGES = [stem for stem in chain(*cards.GROUPS.values()) if stem not in SCRIPTS]
+NOT_IN_VIEW = {path.stem for path in cards.EXAMPLES.glob("*.py")} | {"argparse", "experiments", "signal", "translation"}
+
+
+@pytest.fixture(params=PAGES)
+def path(request):
+    return cards.EXAMPLES / f"{request.param}.py"
+
+
+def test_a_page_fits_a_notebook(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    named, imported = set(), set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else [part.name for part in node.names]
+            imported.update(module.split(".")[0] for module in modules)
+            if modules[0].startswith("relgraph"):
+                named.update(part.asname or part.name for part in node.names)
+    assert not imported & NOT_IN_VIEW
+    used = [node.lineno for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name) and node.id in named]
+    assert min(used) <= 25
+
+
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive:UserWarning")
+def test_a_page_trains_and_draws(path, tmp_path, monkeypatch):
+    """With two steps of training, or epochs, instead of those that the page names once."""
+    text, times = re.subn(r"\b((?:steps|epochs) ?:?= ?)\d+", r"\g<1>2", path.read_text(encoding="utf-8"))
+    assert times == 1
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / path.name).write_text(text, encoding="utf-8")
+    before = set(pyplot.get_fignums())
+    try:
+        runpy.run_path(path.name, run_name="__main__")
+        assert set(pyplot.get_fignums()) > before
+    finally:
+        pyplot.close("all")
