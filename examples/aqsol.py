@@ -1,6 +1,6 @@
 """AqSol: how well molecules dissolve in water, by attention along bonds with edge states and over all pairs.
 
-This is no page of the gallery yet: its long run is not done.
+It needs files that are not in the repository, so it is no page of the gallery; docs/results.md has its figures.
 
 AqSol is a benchmark of Dwivedi et al. (2023, "Benchmarking Graph Neural Networks"): the logarithm of the solubility of
 9,823 molecules (AqSolDB, Sorkun et al. 2019), split by scaffold into 7,831 for training, 996 for validation and 996 for
