@@ -155,7 +155,17 @@ def test_short_mode_trains_all_rows_and_draws(example, finished):
     assert all(imread(path)[..., :3].std() > 0.05 for path in finished.glob("*.png"))
 
 
-@pytest.mark.parametrize("example", [schema_linking], indirect=True, ids=["schema_linking"])
+def test_help_lists_all_experiments(capsys):
+    with pytest.raises(SystemExit, match="^0$"):
+        runner.main(["--help"])
+    listed = capsys.readouterr().out.split("experiments:")[1]
+    assert [line.split()[0] for line in listed.strip().splitlines()] == runner.NAMES
+    with pytest.raises(SystemExit, match="^2$"):
+        runner.main(["nothing"])
+    assert "choose from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("example", [relational_tables], indirect=True, ids=["relational_tables"])
 def test_a_stopped_command_goes_on_where_it_was(example, finished, tmp_path, capsys, monkeypatch):
     train, started = example.module.train, []
 
