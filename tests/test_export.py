@@ -208,10 +208,17 @@ def test_other_forms(name):
         torch.testing.assert_close(program.module()(*inputs), model(*inputs), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:`treespec:FutureWarning")  # torch's, about how transformers reads a program
+@pytest.mark.parametrize("exporter", ["Dynamo", "Onnx"])
 @pytest.mark.parametrize("name", ["T5", "DeBERTa"])
 @torch.no_grad()
-def test_patched_models(name):
+def test_patched_models(name, exporter):
+    """By the exporters of transformers."""
     transformers = pytest.importorskip("transformers")
+    exporters = pytest.importorskip("transformers.exporters", reason="these transformers have no exporters")
+    if exporter == "Onnx":
+        pytest.importorskip("onnxscript", reason="torch.onnx.export needs onnx and onnxscript")
+        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     sizes = {"vocab_size": 40, "num_layers": 2, "num_heads": 2}
     if name == "T5":
         model = transformers.T5EncoderModel(transformers.T5Config(d_model=16, d_kv=8, d_ff=16, **sizes)).eval()
@@ -224,17 +231,12 @@ def test_patched_models(name):
         model = transformers.DebertaV2Model(config).eval()
     rg.interop.transformers.patch(model)
 
-    class Hidden(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self, ids):
-            return self.model(ids).last_hidden_state
-
-    hidden = Hidden()
-    program = export(hidden, (torch.randint(3, 40, (2, 9)),), dynamic_shapes=({1: Dim("n", min=2, max=32)},))
-    assert not ours(program)
+    given, sizes = {"input_ids": torch.randint(3, 40, (2, 9))}, {"input_ids": {1: Dim("n", min=2, max=32)}}
+    make, config = (getattr(exporters, f"{exporter}{kind}") for kind in ("Exporter", "Config"))
+    program = make().export(model, given, config=config(dynamic_shapes=sizes))
+    if exporter == "Dynamo":
+        assert not ours(program.program)
     for length in (9, 4, 30):
         ids = torch.randint(3, 40, (2, length))
-        torch.testing.assert_close(program.module()(ids), hidden(ids), atol=1e-5, rtol=1e-5)
+        found = program(input_ids=ids).last_hidden_state
+        torch.testing.assert_close(found, model(ids).last_hidden_state, atol=1e-5, rtol=1e-5)
