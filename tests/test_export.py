@@ -11,6 +11,7 @@ from torch import nn
 from torch.export import Dim, export
 
 import relgraph as rg
+from tests import in_cpp
 
 pytest.importorskip("torch_geometric", reason="RelationConv needs torch_geometric")
 
@@ -118,6 +119,29 @@ def test_a_loaded_program_needs_no_relgraph(tmp_path):
 def test_aot_inductor(name, tmp_path):
     package = torch._inductor.aoti_compile_and_package(exported(name)[1], package_path=str(tmp_path / "model.pt2"))
     check(name, torch._inductor.aoti_load_package(package))
+    check(name, lambda *given: in_cpp.run(package, given, tmp_path))
+
+
+class Every(nn.Module):
+    """A layer of each kind of labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3))
+        self.second, self.third = (rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS) for _ in range(2))
+
+    def forward(self, x, ids, edge_index, edge_type):
+        edges = rg.EdgeLabels(edge_index, edge_type, LABELS, q_len=x.shape[1])
+        return self.third(self.second(self.first(x), labels=rg.DenseLabels(ids, LABELS)), labels=edges)
+
+
+@torch.no_grad()
+def test_aot_inductor_of_fixed_sizes(tmp_path):
+    model, given = Every().eval(), (*inputs("ids", 1, 9, 20), *inputs("edges", 1, 9, 20)[1:])
+    package = torch._inductor.aoti_compile_and_package(export(model, given), package_path=str(tmp_path / "model.pt2"))
+    run = torch._inductor.aoti_load_package(package)
+    for x in (given[0], torch.randn(1, 9, 16)):
+        torch.testing.assert_close(run(x, *given[1:]), model(x, *given[1:]), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
