@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import relgraph as rg
+from relgraph.__main__ import TESTED
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="a source distribution has no .ci")
@@ -24,6 +25,12 @@ def test_one_version():
     assert f"version = {{{rg.__version__}}}" in (ROOT / "README.md").read_text(encoding="utf-8")
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
     assert newest == rg.__version__
+
+
+def test_classifiers_name_the_pythons_that_are_tested():
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(classifiers))
+    assert named == sorted({python for _, python in TESTED})
 
 
 def test_addresses_are_those_of_papers():
