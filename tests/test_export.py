@@ -11,6 +11,7 @@ from torch import nn
 from torch.export import Dim, export
 
 import relgraph as rg
+from tests import in_cpp
 
 pytest.importorskip("torch_geometric", reason="RelationConv needs torch_geometric")
 
@@ -118,6 +119,29 @@ def test_a_loaded_program_needs_no_relgraph(tmp_path):
 def test_aot_inductor(name, tmp_path):
     package = torch._inductor.aoti_compile_and_package(exported(name)[1], package_path=str(tmp_path / "model.pt2"))
     check(name, torch._inductor.aoti_load_package(package))
+    check(name, lambda *given: in_cpp.run(package, given, tmp_path))
+
+
+class Every(nn.Module):
+    """A layer of each kind of labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3))
+        self.second, self.third = (rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS) for _ in range(2))
+
+    def forward(self, x, ids, edge_index, edge_type):
+        edges = rg.EdgeLabels(edge_index, edge_type, LABELS, q_len=x.shape[1])
+        return self.third(self.second(self.first(x), labels=rg.DenseLabels(ids, LABELS)), labels=edges)
+
+
+@torch.no_grad()
+def test_aot_inductor_of_fixed_sizes(tmp_path):
+    model, given = Every().eval(), (*inputs("ids", 1, 9, 20), *inputs("edges", 1, 9, 20)[1:])
+    package = torch._inductor.aoti_compile_and_package(export(model, given), package_path=str(tmp_path / "model.pt2"))
+    run = torch._inductor.aoti_load_package(package)
+    for x in (given[0], torch.randn(1, 9, 16)):
+        torch.testing.assert_close(run(x, *given[1:]), model(x, *given[1:]), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -208,10 +232,17 @@ def test_other_forms(name):
         torch.testing.assert_close(program.module()(*inputs), model(*inputs), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:`treespec:FutureWarning")  # torch's, about how transformers reads a program
+@pytest.mark.parametrize("exporter", ["Dynamo", "Onnx"])
 @pytest.mark.parametrize("name", ["T5", "DeBERTa"])
 @torch.no_grad()
-def test_patched_models(name):
+def test_patched_models(name, exporter):
+    """By the exporters of transformers."""
     transformers = pytest.importorskip("transformers")
+    exporters = pytest.importorskip("transformers.exporters", reason="these transformers have no exporters")
+    if exporter == "Onnx":
+        pytest.importorskip("onnxscript", reason="torch.onnx.export needs onnx and onnxscript")
+        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     sizes = {"vocab_size": 40, "num_layers": 2, "num_heads": 2}
     if name == "T5":
         model = transformers.T5EncoderModel(transformers.T5Config(d_model=16, d_kv=8, d_ff=16, **sizes)).eval()
@@ -224,17 +255,12 @@ def test_patched_models(name):
         model = transformers.DebertaV2Model(config).eval()
     rg.interop.transformers.patch(model)
 
-    class Hidden(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self, ids):
-            return self.model(ids).last_hidden_state
-
-    hidden = Hidden()
-    program = export(hidden, (torch.randint(3, 40, (2, 9)),), dynamic_shapes=({1: Dim("n", min=2, max=32)},))
-    assert not ours(program)
+    given, sizes = {"input_ids": torch.randint(3, 40, (2, 9))}, {"input_ids": {1: Dim("n", min=2, max=32)}}
+    make, config = (getattr(exporters, f"{exporter}{kind}") for kind in ("Exporter", "Config"))
+    program = make().export(model, given, config=config(dynamic_shapes=sizes))
+    if exporter == "Dynamo":
+        assert not ours(program.program)
     for length in (9, 4, 30):
         ids = torch.randint(3, 40, (2, length))
-        torch.testing.assert_close(program.module()(ids), hidden(ids), atol=1e-5, rtol=1e-5)
+        found = program(input_ids=ids).last_hidden_state
+        torch.testing.assert_close(found, model(ids).last_hidden_state, atol=1e-5, rtol=1e-5)

@@ -1,6 +1,7 @@
 // Runs a package of AOTInductor without Python: run FILE.so PACKAGE.pt2 OUTPUT.pt INPUT.pt...
 //
-// FILE.so is what `python -m relgraph compile --exported` made. Inputs are tensors that torch.save wrote, one per file.
+// FILE.so is what `python -m relgraph compile --exported` made, or "" for a package without compiled kernels. Inputs are
+// tensors that torch.save wrote, one per file.
 #include <dlfcn.h>
 
 #include <fstream>

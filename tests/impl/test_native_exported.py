@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +13,9 @@ from torch.export import Dim, export
 
 import relgraph as rg
 from relgraph import __main__ as report
-from relgraph.impl.native import compiler, exported
+from relgraph.impl.native import exported
 from relgraph.impl.native.compiler import UnavailableError
+from tests import in_cpp
 from tests.cases import F64, KINDS, call_of, distance, make
 
 TAKEN = {
@@ -225,21 +225,11 @@ def package(tmp_path_factory):
         return torch._inductor.aoti_compile_and_package(program, package_path=str(path)), dense
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_a_package_in_cpp(package, file, tmp_path):
-    path, dense = package
-    torch_folder, program = Path(torch.__file__).parent, tmp_path / "run"
-    source = Path(__file__).parents[2] / "docs/howto/exported.cpp"
-    libraries = [f"-L{torch_folder}/lib", f"-Wl,-rpath,{torch_folder}/lib", "-ltorch", "-ltorch_cpu", "-lc10"]
-    command = [*(compiler.find_compiler() or ()), "-std=c++20", f"-I{torch_folder}/include", str(source)]
-    subprocess.run([*command, "-Wl,--no-as-needed", *libraries, "-o", str(program)], check=True)
-    inputs = given(3, 130)
-    for number, x in enumerate(inputs):
-        torch.save(x, tmp_path / f"{number}.pt")
-    names = [str(tmp_path / name) for name in ("output.pt", "0.pt", "1.pt")]
-    subprocess.run([str(program), str(file), path, *names], check=True)
-    torch.testing.assert_close(torch.load(names[0]), dense(*inputs), atol=1e-5, rtol=1e-5)
+    (path, dense), inputs = package, given(3, 130)
+    found = in_cpp.run(path, inputs, tmp_path, file=str(file))
+    torch.testing.assert_close(found, dense(*inputs), atol=1e-5, rtol=1e-5)
 
 
 def test_a_package_in_python_needs_no_relgraph(package, file, tmp_path):

@@ -34,7 +34,7 @@ int64_t relgraph_sort_pairs(int64_t count, int64_t rows, int64_t keys, const int
     int64_t *by_col = room, *next = room + count;
     sort_by(col, keys, nullptr, count, by_col, next);
     sort_by(row, rows, by_col, count, order, next);
-    std::fill(roles, roles + count, role);
+    std::fill_n(roles, count, role);
     row_ptr[0] = 0;
     std::copy(next, next + rows, row_ptr + 1);  // where the next row begins is where a row has ended
     for (int64_t n = 0; n < count; n++) {
