@@ -70,7 +70,7 @@ def quickstart(example, patch, _):
     patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::15])
     patch.setattr(example, "load", cache(example.load))
     of_rows = [f"{kind}-{row}" for kind in ("tables", "attention") for row in ("relative", "code-relations")]
-    rows = [variant.name for variant in example.VARIANTS]
+    rows = sorted((variant.name for variant in example.VARIANTS), key=lambda row: row != "code relations")
     return ["--steps", "2", "--variants", *rows], rows, ["results", "labels", *of_rows]
 
 
