@@ -108,7 +108,8 @@ def add_relations(
     if not report.patched:
         raise NotImplementedError(
             f"model must have self-attention that goes through the attention interface of transformers and hands "
-            f"keyword arguments to it, got {type(model).__name__} with: {str(report) or 'no attention'}"
+            f"keyword arguments to it (T5 and ModernBERT do so from transformers 5 on), got {type(model).__name__} of "
+            f"transformers {transformers.__version__} with: {str(report) or 'no attention'}"
         )
     modules = [model.get_submodule(one.name) for one in report.patched]
     made = [_relation_for(module, labeler, tables, per_head) for module in modules]  # may raise, before any change
@@ -392,4 +393,6 @@ def _of_call(model: Any, given: Any, inputs: dict[str, Any]) -> Labels:
         raise ValueError(
             f"{LABELS} must label all {past + length} tokens, {so_far}{length} of the call, got {labels!r}"
         )
+    if labels.batch_size not in (1, len(tokens)):
+        raise ValueError(f"{LABELS} must be of one graph or of one per text, {len(tokens)}, got {labels!r}")
     return labels

@@ -259,7 +259,9 @@ def test_bad_input():
     with pytest.raises(TypeError, match="model must be a transformers.PreTrainedModel, got Linear"):
         ours.add_relations(torch.nn.Linear(2, 2), LABELER)
     other = transformers.DebertaV2Model(transformers.DebertaV2Config(**SIZES))
-    with pytest.raises(NotImplementedError, match="through the attention interface .* got DebertaV2Model with: no att"):
+    with pytest.raises(
+        NotImplementedError, match="through the attention interface .* got DebertaV2Model of .*: no att"
+    ):
         ours.add_relations(other, LABELER)
     ours.add_relations(model, LABELER)
     with pytest.raises(ValueError, match="model must have no relations yet, got a LlamaForCausalLM with some"):
@@ -268,6 +270,8 @@ def test_bad_input():
         model(**inputs)
     with pytest.raises(ValueError, match=r"relation_labels must label all 11 tokens, 11 of the call, got Dense"):
         model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(5, 5, dtype=torch.long), 2))
+    with pytest.raises(ValueError, match=r"relation_labels must be of one graph or of one per text, \d, got Dense"):
+        model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(7, N, N, dtype=torch.long), 2))
     with pytest.raises(ValueError, match="relation_labels must have num_labels 2, as the tables, got 5"):
         model(**inputs, relation_labels=rg.ClippedDistance(2)(N))
     with pytest.raises(ValueError, match="relation_labels must be those of a labeler with the names of the tables"):
