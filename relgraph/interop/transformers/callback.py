@@ -17,7 +17,7 @@ class RelgraphCallback(TrainerCallback):
     """Let relgraph compute the attention of the model of a ``Trainer``, before it trains.
 
     Modules that a family of :func:`~relgraph.interop.transformers.patch` knows are patched. If there are none, the
-    model is switched to ``attn_implementation="relgraph"``.
+    model is switched to ``attn_implementation="relgraph"``. Modules with relations stay as they are.
 
     Attributes:
         report: which modules relgraph computes, once there is a trainer.
@@ -61,10 +61,14 @@ class RelgraphCallback(TrainerCallback):
         try:
             patch(model, families=self.families, impl=self.impl)
         except ValueError as error:
+            chosen = self.families is not None or self.impl is not None
+            self.report = report(model)
+            if not chosen and any(one.family == "relations" for one in self.report.patched):
+                return
             within: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
             if not any(through_interface(type(module)) for module in model.modules()):
                 raise ValueError(f"model must have attention that relgraph can compute: {error}") from error
-            if self.families is not None or self.impl is not None or not isinstance(within, PreTrainedModel):
+            if chosen or not isinstance(within, PreTrainedModel):
                 raise
             register()
             within.set_attn_implementation(NAME)

@@ -76,7 +76,8 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
     checkpointing, ``torch.compile``, key and value caches and generation work as before, and results agree up to
     rounding. The model no longer makes tensors of N² elements from its tables. Attention weights are not stored, unless
     you ask for them: ``output_attentions=True`` computes them by ``impl="dense"`` and returns them before dropout. A
-    call with a mask of heads raises NotImplementedError.
+    call with a mask of heads raises NotImplementedError. Modules with relations, which
+    :func:`~relgraph.interop.transformers.add_relations` gives, stay as they are: relgraph computes them already.
 
     Args:
         model: a model, or any module with attention modules within. A second call changes ``impl``.
@@ -230,6 +231,8 @@ def _candidates(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | None, str, str]:
     """The mixin for a module and its family, or None and why there is none."""
+    if getattr(module, "relation", None) is not None:  # another forward would not read it
+        return None, "", "it has relations: relgraph computes it already"
     kind = kind_of(module)
     for family in all_families().values():
         if kind in family.kinds:

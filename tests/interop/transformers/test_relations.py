@@ -285,6 +285,34 @@ def test_reports_and_unpatching_leave_relations():
     assert ours.report(model) == added
 
 
+@every(["T5ForConditionalGeneration", "LlamaForCausalLM"])
+@pytest.mark.parametrize("layers", [None, [1]])
+def test_patching_leaves_relations(name, layers):
+    """The decoder of T5 is patched; of Llama nothing remains, so ``patch`` raises and the callback does nothing."""
+    model = made(name)
+    ours.add_relations(model, LABELER, layers=layers)
+    randomize(model)
+    inputs = inputs_of(name) | {"relation_labels": dense()}
+    wanted = judge.everything(model, inputs)
+    patched, called = copy.deepcopy(model), copy.deepcopy(model)
+    why = "it has relations: relgraph computes it already"
+    if name.startswith("T5"):
+        reasons = [one.why for one in ours.patch(patched).unpatched]
+        assert len(reasons) == 2
+        assert why in reasons
+    else:
+        with pytest.raises(ValueError, match=why):
+            ours.patch(patched)
+    callback = ours.RelgraphCallback()
+    callback.on_init_end(None, None, None, model=called)
+    assert callback.report == ours.report(patched)
+    for one in (patched, called):
+        judge.assert_same(judge.everything(one, inputs), wanted, judge.SINGLE)
+        if layers is None:
+            with pytest.raises(ValueError, match="relation_labels must be given"):
+                one(**inputs | {"relation_labels": None})
+
+
 def test_a_decoder_of_bert_steps_with_a_cache_as_without():
     config = transformers.BertConfig(**NO_DROPOUT, is_decoder=True, eos_token_id=None)
     model = judge.randomized(transformers.BertLMHeadModel(config)).eval()
