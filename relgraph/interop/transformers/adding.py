@@ -106,10 +106,11 @@ def add_relations(
     check.boolean("per_head", per_head)
     report = _found(model, layers)
     if not report.patched:
+        older = f"; ModernBERT, T5 and others need transformers 5, this is {transformers.__version__}"
+        none = f"no attention{older if BEFORE_FIVE else ''}"
         raise NotImplementedError(
             f"model must have self-attention that goes through the attention interface of transformers and hands "
-            f"keyword arguments to it (T5 and ModernBERT do so from transformers 5 on), got {type(model).__name__} of "
-            f"transformers {transformers.__version__} with: {str(report) or 'no attention'}"
+            f"keyword arguments to it, got {type(model).__name__} with: {str(report) or none}"
         )
     modules = [model.get_submodule(one.name) for one in report.patched]
     made = [_relation_for(module, labeler, tables, per_head) for module in modules]  # may raise, before any change
@@ -159,9 +160,11 @@ def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTra
     found = getattr(config, saved.ENTRY, None)
     kind = getattr(transformers, next(iter(config.architectures or ()), ""), None)
     if found is None or kind is None:
+        own = next(iter(config.architectures or ()), None) if found is not None else None
+        hint = "" if own is None else f": if {own} is a class of yours, call {own}.from_pretrained(path)"
         raise ValueError(
             f"path must hold a model of transformers with relations, got {config.architectures} with {saved.ENTRY} "
-            f"{shown(found)}"
+            f"{shown(found)}{hint}"
         )
     with saved.using(labeler):
         return kind.from_pretrained(path, config=config, **options)
@@ -219,6 +222,10 @@ def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
     patched, unpatched, numbers = [], [], set()
     for name, module in model.named_modules():
         kind = type(module).__name__
+        own = getattr(type(module), "_relgraph_own", None)
+        if own is not None and through_interface(own):
+            unpatched.append(Unpatched(name, kind, "it is patched: call unpatch(model) first"))
+            continue
         if not (_looks_up(module) or kind_of(module) in _BY_MODULE):
             continue
         why = _why_not(name, module)
@@ -393,6 +400,6 @@ def _of_call(model: Any, given: Any, inputs: dict[str, Any]) -> Labels:
         raise ValueError(
             f"{LABELS} must label all {past + length} tokens, {so_far}{length} of the call, got {labels!r}"
         )
-    if labels.batch_size not in (1, len(tokens)):
-        raise ValueError(f"{LABELS} must be of one graph or of one per text, {len(tokens)}, got {labels!r}")
+    if labels.batch_size not in (1, tokens.shape[0]):
+        raise ValueError(f"{LABELS} must be those of {tokens.shape[0]} texts or of one for all, got {labels!r}")
     return labels

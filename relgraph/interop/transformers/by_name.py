@@ -98,7 +98,7 @@ def check_served(model: nn.Module) -> None:
         return
     families = [family for family in all_families().values() if family.convert is not None]
     for name, module in model.named_modules():
-        for family in families:
+        for family in () if hasattr(type(module), "_relgraph_own") else families:  # a patched one is served already
             if bases_of(module) & (family.kinds.keys() - set(family.holders)) and family.why_not(module) is None:
                 raise NotImplementedError(
                     f"attn_implementation must not be {NAME!r} for {type(model).__name__}, as {name} "
@@ -116,15 +116,15 @@ def family_of(module: Any) -> str | None:
     return "t5" if hasattr(type(module), _MARK) else "interface"
 
 
-def leave(model: nn.Module) -> int:
-    """Let transformers choose the implementation of a model that has none but ours, and count its modules."""
-    families = [family_of(module) for module in model.modules() if hasattr(module, "config")]
-    count = sum(family is not None for family in families)
-    if not isinstance(model, PreTrainedModel) or count == 0 or "relations" in families:
-        return 0
+def leave(model: nn.Module) -> list[nn.Module]:
+    """Let transformers choose the implementation of a model that has none but ours, and return its modules."""
+    families = {module: family_of(module) for module in model.modules() if hasattr(module, "config")}
+    found = [module for module, family in families.items() if family is not None]
+    if not isinstance(model, PreTrainedModel) or not found or "relations" in families.values():
+        return []
     try:
         chosen = model.get_correct_attn_implementation(None)
     except ValueError:
         chosen = "eager"
     model.set_attn_implementation(chosen)
-    return count
+    return found

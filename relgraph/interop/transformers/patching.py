@@ -191,7 +191,7 @@ def unpatch(model: nn.Module) -> int:
         module.__class__ = _own_class(module)
         for name in [name for name in vars(module) if name.startswith("_relgraph")]:
             delattr(module, name)
-    return len(patched) + by_name.leave(model)
+    return len({*patched, *by_name.leave(model)})  # a module may be both
 
 
 def chosen_families(families: Any, impl: Any) -> dict[str, Family]:

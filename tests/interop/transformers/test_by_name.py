@@ -146,6 +146,9 @@ def test_both_ways_agree():
         one.set_attn_implementation("eager")
         judge.assert_same(judge.everything(one, inputs), wanted, 0.0)
         assert ours.unpatch(one) == 0
+    both = named(model)
+    ours.patch(both)
+    assert ours.unpatch(both) == len(reports[0].patched)
 
 
 def test_a_model_that_the_name_does_not_serve():
@@ -155,6 +158,8 @@ def test_a_model_that_the_name_does_not_serve():
         model.set_attn_implementation("relgraph")
     with pytest.raises(NotImplementedError, match=message):
         test_deberta.tiny(attn_implementation="relgraph")
+    ours.patch(model)
+    model.set_attn_implementation("relgraph")  # it has what the message asks for
     if not FIVE:
         with pytest.raises(NotImplementedError, match="T5.*use rg.interop.transformers.patch"):
             test_t5.tiny(attention="relgraph")

@@ -200,6 +200,19 @@ def test_a_part_of_a_saved_model(tmp_path):
     assert [rows.abs().max().item() for relation in relations_of(base) for rows in relation.parameters()] == [0.0] * 4
 
 
+class Own(transformers.LlamaForCausalLM):
+    """A class of a user."""
+
+
+def test_a_class_of_the_user(tmp_path):
+    model = Own(transformers.LlamaConfig(**GQA))
+    ours.add_relations(model, LABELER)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"if Own is a class of yours, call Own\.from_pretrained\(path\)"):
+        ours.from_pretrained(tmp_path)
+    assert len(relations_of(Own.from_pretrained(tmp_path))) == 2
+
+
 @dataclass(frozen=True)
 class Mine(rg.Labeler):
     """A labeler of a user."""
@@ -259,10 +272,14 @@ def test_bad_input():
     with pytest.raises(TypeError, match="model must be a transformers.PreTrainedModel, got Linear"):
         ours.add_relations(torch.nn.Linear(2, 2), LABELER)
     other = transformers.DebertaV2Model(transformers.DebertaV2Config(**SIZES))
-    with pytest.raises(
-        NotImplementedError, match="through the attention interface .* got DebertaV2Model of .*: no att"
-    ):
+    with pytest.raises(NotImplementedError, match="through the attention interface .* got DebertaV2Model with: no att"):
         ours.add_relations(other, LABELER)
+    t5 = made("T5ForConditionalGeneration")
+    ours.patch(t5)
+    with pytest.raises(
+        NotImplementedError, match="it is patched: call unpatch" if FIVE else "T5 and others need trans"
+    ):
+        ours.add_relations(t5, LABELER)
     ours.add_relations(model, LABELER)
     with pytest.raises(ValueError, match="model must have no relations yet, got a LlamaForCausalLM with some"):
         ours.add_relations(model, LABELER)
@@ -270,8 +287,8 @@ def test_bad_input():
         model(**inputs)
     with pytest.raises(ValueError, match=r"relation_labels must label all 11 tokens, 11 of the call, got Dense"):
         model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(5, 5, dtype=torch.long), 2))
-    with pytest.raises(ValueError, match=r"relation_labels must be of one graph or of one per text, \d, got Dense"):
-        model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(7, N, N, dtype=torch.long), 2))
+    with pytest.raises(ValueError, match="relation_labels must be those of 2 texts or of one for all, got Dense"):
+        model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(3, N, N, dtype=torch.long), 2))
     with pytest.raises(ValueError, match="relation_labels must have num_labels 2, as the tables, got 5"):
         model(**inputs, relation_labels=rg.ClippedDistance(2)(N))
     with pytest.raises(ValueError, match="relation_labels must be those of a labeler with the names of the tables"):
