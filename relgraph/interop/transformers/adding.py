@@ -25,7 +25,7 @@ from relgraph.interop.transformers.batching import repeated
 from relgraph.interop.transformers.bert import COPIES, RelatedBertMixin
 from relgraph.interop.transformers.by_name import NAME, through_interface
 from relgraph.interop.transformers.families import kind_of
-from relgraph.interop.transformers.interface import RESTORED_BY, register
+from relgraph.interop.transformers.interface import RESTORED_BY, look_after_making, register
 from relgraph.interop.transformers.patching import Patched, Report, Unpatched, patched_class
 from relgraph.interop.transformers.relation import LABELS, Relation, lending
 from relgraph.interop.transformers.self_attention import BEFORE_FIVE, head_size_of
@@ -64,9 +64,9 @@ def add_relations(
     relations. ``Trainer`` needs :class:`~relgraph.interop.transformers.RelationCollator`. For adapters of PEFT, add
     relations first, and name ``modules_to_save=["relation"]``.
 
-    ``save_pretrained`` writes the tables with the other weights, and the labeler into the configuration. After
-    :func:`~relgraph.interop.transformers.register`, ``from_pretrained`` of transformers brings both back, unless the
-    labeler is a class of yours: then it warns, and :func:`~relgraph.interop.transformers.from_pretrained` takes it.
+    ``save_pretrained`` writes the tables with the other weights, and the labeler into the configuration. Once this
+    module is imported, ``from_pretrained`` of transformers brings both back, unless the labeler is a class of yours:
+    then it warns, and :func:`~relgraph.interop.transformers.from_pretrained` takes it.
 
     Args:
         model: a model whose attention goes through the attention interface of transformers, such as BERT, RoBERTa,
@@ -128,8 +128,9 @@ def add_relations(
 def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTrainedModel:
     """Load a model with relations that ``save_pretrained`` wrote.
 
-    ``from_pretrained`` of transformers does so too, after :func:`~relgraph.interop.transformers.register`, if the
-    labeler is one of relgraph. This function registers, picks the class that was saved, and takes other labelers.
+    ``from_pretrained`` of transformers does so too, once this module is imported, if the labeler is one of relgraph.
+    This function picks the class that was saved, and takes other labelers. Either way ``attn_implementation`` becomes
+    ``"relgraph"``, whichever you give: no other reads relations.
 
     Args:
         path: the folder, or the name of a model on the hub.
@@ -179,6 +180,7 @@ def restore_relations(model: PreTrainedModel) -> None:
     if labeler is None:
         saved.warn_of(entry)
         return
+    register()
     for one in _found(model, entry["layers"], strict=False).patched:
         module: Any = model.get_submodule(one.name)
         if getattr(module, "relation", None) is None:
@@ -189,6 +191,7 @@ def restore_relations(model: PreTrainedModel) -> None:
 
 
 RESTORED_BY.append(restore_relations)
+look_after_making()  # or from_pretrained of transformers would drop the relations of a file
 
 
 _BY_MODULE = frozenset(COPIES if BEFORE_FIVE else ())

@@ -100,8 +100,8 @@ def register() -> None:
     NotImplementedError says so when the model is made or switched. :func:`~relgraph.interop.transformers.report` shows
     what relgraph computes, and :func:`~relgraph.interop.transformers.unpatch` undoes both ways.
 
-    :func:`~relgraph.interop.transformers.add_relations` gives a model learned tables, which ``from_pretrained`` brings
-    back from now on; ``set_attn_implementation`` refuses other names for such a model. A second call changes nothing.
+    :func:`~relgraph.interop.transformers.add_relations` gives a model learned tables; ``set_attn_implementation``
+    refuses other names for such a model. A second call changes nothing.
 
     Some models look up their attention in a separate table and cannot use it: BERT before transformers 5 and its copies
     raise ``KeyError: 'relgraph'`` when they are made.
@@ -122,7 +122,6 @@ def register() -> None:
     _guard("save_pretrained", _warn_of_relations)
     _guard("set_attn_implementation", _check_switch)
     by_name.override()
-    _look_after_making()
 
 
 def _guard(method: str, look: Callable[..., None]) -> None:
@@ -140,7 +139,7 @@ def _guard(method: str, look: Callable[..., None]) -> None:
     setattr(PreTrainedModel, method, guarded)
 
 
-def _look_after_making() -> None:
+def look_after_making() -> None:
     """Let each model that is made get the relations of its configuration, and check that the name serves it; once."""
     original = PreTrainedModel.post_init
     if hasattr(original, "_relgraph_guard"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -198,6 +200,25 @@ def test_a_part_of_a_saved_model(tmp_path):
     plain.save_pretrained(tmp_path / "plain")
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "plain", config=model.config)
     assert [rows.abs().max().item() for relation in relations_of(base) for rows in relation.parameters()] == [0.0] * 4
+
+
+def test_importing_is_enough_to_load(tmp_path):
+    """In a new process, where nothing was registered; another implementation gives way."""
+    model = made("LlamaForCausalLM").float()
+    ours.add_relations(model, LABELER)
+    model.save_pretrained(tmp_path)
+    code = f"""
+import relgraph as rg
+import torch
+import relgraph.interop.transformers as ours
+from transformers import LlamaForCausalLM
+
+model = LlamaForCausalLM.from_pretrained({str(tmp_path)!r}, attn_implementation="eager")
+print(sum(isinstance(module, ours.Relation) for module in model.modules()), model.config._attn_implementation)
+model(torch.tensor([[3, 4]]), relation_labels=rg.DenseLabels(torch.tensor([[0, 1], [1, 0]]), 2))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["2", "relgraph"], done.stderr
 
 
 class Own(transformers.LlamaForCausalLM):
