@@ -119,7 +119,7 @@ def _near(length: int, window: int) -> Tensor:
 
 
 def _inkling(kind: str, way: str) -> nn.Module:
-    """A sixteenth of Inkling's attention: 8 heads of 128 over states of 1,024."""
+    """Inkling's attention with 8 of its 64 heads of 128, over states of 1,024 in place of 6,144."""
     from transformers import InklingTextConfig
     from transformers.models.inkling.modeling_inkling import InklingAttention
 
