@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,12 @@ class Options(argparse.ArgumentParser):
         where = f"{folder}, quick: its folder quick" if apart else folder
         self.add_argument("--out", type=Path, help=f"output folder ({where})")
         self.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
+
+    def find_data(self, arguments: argparse.Namespace, name: str) -> None:
+        """Let ``arguments.data`` be the folder with this file or folder, of ``--data``, RELGRAPH_DATA, or ``data``."""
+        arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
+        if not (arguments.data / name).exists():
+            self.error(f"--data must name a folder with {name}, got {arguments.data}")
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """The options, with what is usual in the mode for those that are not given; ``seeds`` becomes a range.

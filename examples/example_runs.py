@@ -129,6 +129,11 @@ def _optimizer(model: nn.Module, steps: int, learning_rate: float, warm_up: floa
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / rising, 1 - s / steps))
 
 
+def model_path(folder: Path, name: str, seed: int) -> Path:
+    """The file of a run's weights; with the ending ``.training`` that of an unfinished run."""
+    return folder / f"model-{''.join(c if c.isalnum() else '-' for c in name)}-{seed}.pt"
+
+
 class Runs:
     """The runs of one command in ``results.json``, with their models in the same folder.
 
@@ -231,8 +236,7 @@ class Runs:
 
     def model_path(self, name: str, seed: int) -> Path:
         """The file of a run's weights."""
-        plain = "".join(c if c.isalnum() else "-" for c in name)
-        return self.folder / f"model-{plain}-{seed}.pt"
+        return model_path(self.folder, name, seed)
 
     def load(self, model: nn.Module, name: str, seed: int) -> nn.Module:
         """Load the weights that the run ended with into the model."""

@@ -58,7 +58,9 @@ def run(name: str, experiment: Experiment, argv: Sequence[str]) -> int:
     finished = runs.each(arguments.rows, arguments.seeds, work.run, work.processes, experiment.tell)
     if arguments.quick:
         print(SHORT)
-    print(experiment.report(runs.done))
+    report = work.report or experiment.report
+    assert report
+    print(report(runs.done))
     if not finished:
         return INTERRUPTED
     print(f"results: {runs.path}")

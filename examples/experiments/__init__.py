@@ -1,6 +1,7 @@
 """The studies behind the tables of the gallery; ``examples/run.py`` runs them by name.
 
-Each module here has an ``EXPERIMENT``. It imports the page of the same name, and adds baselines, seeds and the table.
+Each module here has an ``EXPERIMENT``. Most import the page of the same name, and add baselines, seeds and the table;
+``aqsol``, ``rel_f1`` and ``scan`` have no page.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Work:
         run: trains a row with a seed; returns the run, and a module whose weights to keep, or None.
         draw: writes pictures, and prints what follows from all runs.
         processes: how many runs to make at once.
+        report: the table, if it depends on the options.
     """
 
     settings: dict[str, Any]
@@ -33,6 +35,7 @@ class Work:
     run: Callable[[str, int], tuple[Any, Any]]
     draw: Callable[[Runs], None] | None = None
     processes: int = 1
+    report: Callable[[Sequence[Any]], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Experiment:
         numbers: options with their numbers in the long and in the short mode.
         begin: reads the data.
         tell: what to print about a finished run.
-        report: the table that is printed.
+        report: the table that is printed, if that of the work is None.
         short_rows: the rows of the short mode, if not all.
         options: adds options of its own.
         check: refuses options that do not fit; ``begin`` comes after it.
@@ -58,7 +61,7 @@ class Experiment:
     numbers: Numbers
     begin: Callable[[Namespace], Work]
     tell: Callable[[Any], str]
-    report: Callable[[Sequence[Any]], str]
+    report: Callable[[Sequence[Any]], str] | None = None
     short_rows: Sequence[str] = ()
     options: Callable[[Options], Any] | None = None
     check: Callable[[Options, Namespace], None] | None = None

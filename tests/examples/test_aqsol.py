@@ -2,10 +2,11 @@
 
 import json
 
-import aqsol
 import numpy as np
 import pytest
+import run as runner
 import torch
+from experiments import aqsol
 
 ATOMS = (3, 5, 1, 4)  # the molecule of one atom is not kept
 
@@ -56,11 +57,11 @@ def test_rows_have_one_budget_and_read_what_they_say(folder):
 def test_the_command_runs_and_continues(folder, tmp_path, monkeypatch, capsys):
     threads = torch.get_num_threads()
     monkeypatch.setattr(aqsol, "BATCH", 4)
-    command = ["--quick", "--data", str(folder), "--out", str(tmp_path / "out")]
-    assert aqsol.main(command) == 0
+    command = ["aqsol", "--quick", "--data", str(folder), "--out", str(tmp_path / "out")]
+    assert runner.main(command) == 0
     first = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     assert [run["variant"] for run in first["runs"]] == ["relgraph", "PyG GPSConv"]
     assert "test MAE" in capsys.readouterr().out
-    assert aqsol.main(command) == 0
+    assert runner.main(command) == 0
     assert "2 of 2 runs are already in" in capsys.readouterr().out
     torch.set_num_threads(threads)

@@ -4,15 +4,16 @@ import json
 import random
 
 import pytest
+import run as runner
 
 pytest.importorskip("pandas")
 pytest.importorskip("torch_geometric")
 
 import numpy as np
 import pandas as pd
-import rel_f1
 import torch
-from rel_f1 import CELLS, FORTY, FORTY_FROZEN, LABELER, TASKS, Batch, Known, Past, Question, new_year
+from experiments import rel_f1
+from experiments.rel_f1 import CELLS, FORTY, FORTY_FROZEN, LABELER, TASKS, Batch, Known, Past, Question, new_year
 
 DRIVERS, YEARS = 6, range(1999, 2013)
 
@@ -137,9 +138,9 @@ def test_only_the_row_with_labels_sees_them(tables):
 @pytest.mark.parametrize("task", TASKS)
 def test_the_command_runs_and_continues(folder, tmp_path, capsys, task):
     threads = torch.get_num_threads()
-    command = ["--quick", "--steps", "3", "--task", task, "--data", str(folder), "--out", str(tmp_path)]
-    assert rel_f1.main([*command, "--rows", rel_f1.OURS]) == 0
-    assert rel_f1.main(command) == 0
+    command = ["rel_f1", "--quick", "--steps", "3", "--task", task, "--data", str(folder), "--out", str(tmp_path)]
+    assert runner.main([*command, "--rows", rel_f1.OURS]) == 0
+    assert runner.main(command) == 0
     text = capsys.readouterr().out
     assert f"1 of {len(rel_f1.ROWS)} runs are already in" in text
     assert ("MAE" in text) == (task == "position")

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-import scan
+import run as runner
 import torch
+from experiments import scan
 
 TASKS = Path(os.environ.get("RELGRAPH_DATA", "data")) / "scan" / "tasks.txt.gz"
 
@@ -56,12 +57,12 @@ def test_a_model_learns_a_command_by_heart_and_search_finds_what_one_call_tests(
 def test_the_command_runs_and_continues(tmp_path, monkeypatch, capsys):
     threads = torch.get_num_threads()
     monkeypatch.setattr(scan, "BATCH", 4)
-    command = ["--quick", "--steps", "4", "--out", str(tmp_path)]
-    assert scan.main(command) == 0
+    command = ["scan", "--quick", "--steps", "4", "--out", str(tmp_path)]
+    assert runner.main(command) == 0
     path = tmp_path / scan.QUICK_SPLIT / "results.json"
     first = json.loads(path.read_text(encoding="utf-8"))
     assert [run["variant"] for run in first["runs"]] == ["sinusoidal", "relative"]
     assert "relative, lead over sinusoidal" in capsys.readouterr().out
-    assert scan.main(command) == 0
+    assert runner.main(command) == 0
     assert "2 of 2 runs are already in" in capsys.readouterr().out
     torch.set_num_threads(threads)

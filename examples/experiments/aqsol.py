@@ -19,8 +19,8 @@ parameters, from which each row takes its width:
 
 .. code-block:: sh
 
-    python examples/aqsol.py --data DATA            # all rows, three seeds, about three hours of two CPU cores
-    python examples/aqsol.py --data DATA --quick    # two rows, one seed, few molecules
+    python examples/run.py aqsol --data DATA            # all rows, three seeds, about three hours of two CPU cores
+    python examples/run.py aqsol --data DATA --quick    # two rows, one seed, few molecules
 
 ``--data`` names the folder with ``aqsol/`` (else RELGRAPH_DATA, else ``data``): ``train.npz``, ``val.npz`` and
 ``test.npz``, each with the arrays ``num_nodes``, ``num_edges``, ``kept`` and ``y`` by molecule, ``atom`` by atom, and
@@ -33,9 +33,9 @@ norms, relational edge states against EGT's, dropout 0.1 against 0.2. The weight
 
 from __future__ import annotations
 
-import os
 import random
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +44,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from example_options import Options
-from example_runs import INTERRUPTED, Runs, announce, by_row, cores, train_on, until_stopped
-from kept_results import SHORT
+from example_runs import Runs, by_row, cores, model_path, train_on
 from torch import Tensor, nn
 from torch.nn.functional import l1_loss, one_hot
 from torch_geometric.data import Batch, Data
@@ -55,6 +53,7 @@ from torch_geometric.utils import degree
 from translation.intervals import interval
 
 import relgraph as rg
+from experiments import Experiment, Work
 from relgraph.pyg import AddRelationLabels, RelationConv, RelationGlobalAttention, relation_labels
 
 try:
@@ -62,10 +61,6 @@ try:
 except ImportError:
     lightgbm = None
 
-# %%
-# The molecules
-# -------------
-#
 # A walk goes from an atom to one of its neighbours, each equally likely. Atoms get the probabilities that 1 to 16 steps
 # lead back, bonds those that the steps lead along them.
 
@@ -108,10 +103,6 @@ def read(path: Path, most: int | None = None) -> list[Data]:
     return graphs
 
 
-# %%
-# The layers
-# ----------
-#
 # A layer is that of GPSConv: attention along bonds, attention over all pairs, and a feed-forward network on their sum.
 
 HEADS, LAYERS, DROPOUT, PARAMETERS = 4, 3, 0.1, 102_000
@@ -221,10 +212,6 @@ class Model(nn.Module):
         return self.answer(torch.cat([pooled[0], pooled[1] / 16], 1))[:, 0]
 
 
-# %%
-# Training and testing
-# --------------------
-
 BATCH, RATE = 64, 1e-3
 EPOCHS, QUICK_EPOCHS, SECONDS_AN_EPOCH = 80, 2, 10.0
 
@@ -279,12 +266,12 @@ class Molecules:
         return l1_loss(found, torch.cat([graph.y for graph in graphs])).item()
 
 
-def run(name: str, seed: int, molecules: Molecules, epochs: int, runs: Runs) -> tuple[Run, Model]:
-    """Train a row with a seed, or continue its training, and test it."""
+def run(name: str, seed: int, molecules: Molecules, epochs: int, unfinished: Path) -> tuple[Run, Model]:
+    """Train a row with a seed, or continue the training that a file keeps, and test it."""
     start = time.thread_time()
     torch.manual_seed(seed)
     model = Model.of(ROWS[name])
-    steps, unfinished = epochs * (len(molecules.train) // BATCH), runs.model_path(name, seed).with_suffix(".training")
+    steps = epochs * (len(molecules.train) // BATCH)
     train_on(unfinished, model, molecules.loss_of(model, seed), steps, RATE, seed=seed, title=f"{name}, seed {seed}")
     seconds, parameters = time.thread_time() - start, sum(x.numel() for x in model.parameters())
     validation, test = (molecules.error(model, part) for part in (molecules.val, molecules.test))
@@ -339,43 +326,26 @@ def report(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-# %%
-# The command
-# -----------
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    options = Options(
-        "aqsol-out", "Predict the solubility of molecules, with labels and edge states.", "two rows, one seed",
-        apart=True, rows=("--rows", tuple(ROWS), tuple(ROWS), tuple(ROWS)[:2]), seeds=(3, 1),
-        epochs=(EPOCHS, QUICK_EPOCHS),
-    )  # fmt: skip
-    options.add_argument("--data", type=Path, help="folder with aqsol (RELGRAPH_DATA, else data)")
-    arguments = options.read(argv)
-    folder = (arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))) / "aqsol"
-    if not (folder / "train.npz").is_file():
-        options.error(f"--data must name a folder with aqsol/train.npz, got {folder.parent}")
+def begin(arguments: Namespace) -> Work:
     print("reading the molecules, about a minute on an idle CPU core", flush=True)
-    molecules = Molecules.of(folder, 200 if arguments.quick else None)
-    settings = {"epochs": arguments.epochs, "quick": arguments.quick, "batch": BATCH, "rate": RATE}
-    runs = Runs.of_command(arguments.out, Run, settings, fresh=arguments.fresh)
-    processes, count = 1 if arguments.quick else cores(), len(arguments.rows) * len(arguments.seeds)
-    announce(count, count * arguments.epochs * SECONDS_AN_EPOCH, runs.folder, processes)
+    molecules = Molecules.of(arguments.data / "aqsol", 200 if arguments.quick else None)
 
     def one(name: str, seed: int) -> tuple[Run, Model]:
-        return run(name, seed, molecules, arguments.epochs, runs)
+        unfinished = model_path(arguments.out, name, seed).with_suffix(".training")
+        return run(name, seed, molecules, arguments.epochs, unfinished)
 
-    finished = runs.each(arguments.rows, arguments.seeds, one, processes, lambda run: f"test MAE {run.test:.3f}")
-    if arguments.quick:
-        print(SHORT)
-    print(report(runs.done))
-    if lightgbm is not None:
-        print(f"{'LightGBM, counts':<24}{error_of_counts(molecules):>16.3f}")
-    if not finished:
-        return INTERRUPTED
-    print(f"results: {runs.path}")
-    return 0
+    def of_counts(_: Runs) -> None:
+        if lightgbm is not None:
+            print(f"{'LightGBM, counts':<24}{error_of_counts(molecules):>16.3f}")
+
+    count, processes = len(arguments.rows) * len(arguments.seeds), 1 if arguments.quick else cores()
+    seconds = count * arguments.epochs * SECONDS_AN_EPOCH
+    return Work({"epochs": arguments.epochs, "batch": BATCH, "rate": RATE}, seconds, one, of_counts, processes)
 
 
-if __name__ == "__main__" and (status := until_stopped(main)):
-    raise SystemExit(status)
+EXPERIMENT = Experiment(
+    Run, [*ROWS], "two rows, one seed, few molecules", {"seeds": (3, 1), "epochs": (EPOCHS, QUICK_EPOCHS)}, begin,
+    tell=lambda run: f"test MAE {run.test:.3f}", report=report, short_rows=[*ROWS][:2],
+    options=lambda options: options.add_argument("--data", type=Path, help="folder with aqsol (RELGRAPH_DATA, data)"),
+    check=lambda options, arguments: options.find_data(arguments, "aqsol/train.npz"),
+)  # fmt: skip

@@ -21,9 +21,9 @@ Settings were chosen by questions of 2005 to 2009 to a database that ends on Jan
 
 .. code-block:: sh
 
-    python examples/rel_f1.py --task dnf                # a table: all rows, three seeds
-    python examples/rel_f1.py --task dnf --validate
-    python examples/rel_f1.py --task dnf --quick        # one seed, few steps, a minute
+    python examples/run.py rel_f1 --task dnf                # a table: all rows, three seeds
+    python examples/run.py rel_f1 --task dnf --validate
+    python examples/run.py rel_f1 --task dnf --quick        # one seed, few steps, a minute
 
 ``--task`` is ``dnf``, ``top3`` or ``position``. ``--data`` names the folder with ``rel-f1`` (else RELGRAPH_DATA, else
 ``data``); nothing is downloaded. It holds RelBench's tables as ``db/TABLE.csv.gz`` and its questions as
@@ -36,9 +36,9 @@ within a run.
 from __future__ import annotations
 
 import math
-import os
 import random
 import time
+from argparse import Namespace
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,25 +51,21 @@ import numpy as np
 import pandas as pd
 import torch
 from example_options import Options
-from example_runs import INTERRUPTED, Runs, announce, by_row, train_on, until_stopped
+from example_runs import by_row, model_path, train_on
 from graph_classification import roc_auc
-from kept_results import SHORT
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, gelu, l1_loss
 from torch_geometric.nn import HGTConv
 from translation.intervals import interval
 
 import relgraph as rg
+from experiments import Experiment, Work
 from relgraph.interop.pandas import KINDS, YEAR, Database, Sample
 
 try:
     import lightgbm
 except ImportError:
     lightgbm = None
-
-# %%
-# The questions
-# -------------
 
 
 @dataclass(frozen=True)
@@ -134,10 +130,6 @@ def frozen(questions: Sequence[Question], years: Callable[[Question], Sequence[i
     return list(groups.items())
 
 
-# %%
-# The tables
-# ----------
-#
 # ``driverId`` and what a driver is called are left out: they say when a driver entered the list, which is later than
 # many questions. Rows without a date became known with their race.
 
@@ -289,10 +281,6 @@ class Batch:
         )
 
 
-# %%
-# The models
-# ----------
-#
 # Questions about one driver after one freeze share their sample: the model reads it once, and a small network answers
 # each question.
 
@@ -387,10 +375,6 @@ def make_model(row: str, known: Known, task: Task) -> Model:
     return Model(body, known.database, task.yes_no)
 
 
-# %%
-# Training and testing
-# --------------------
-#
 # A question of training comes with each of as many freezes as there are seasons between the freeze and the test, so
 # rows are as old in training as in the test. A step takes the questions about 16 samples.
 
@@ -497,10 +481,6 @@ def plant(
     return np.asarray(trees.predict(np.array(wanted))).tolist()
 
 
-# %%
-# The command
-# -----------
-
 STEPS, QUICK_STEPS, SECONDS_A_STEP = 400, 30, 0.06
 
 
@@ -535,58 +515,51 @@ def report(runs: Sequence[Run], task: Task, tests: Sequence[Group]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = Options(
-        "rel-f1-out", "Ask a database of races about drivers, up to six years after its last row.",
-        "one seed, few steps", apart=True, rows=("--rows", ROWS, ROWS, ROWS), seeds=(3, 1),
-        steps=(STEPS, QUICK_STEPS),
-    )  # fmt: skip
+def options(options: Options) -> None:
     options.add_argument("--data", type=Path, help="folder with rel-f1 (RELGRAPH_DATA, else data)")
     options.add_argument("--task", choices=TASKS, default="dnf", help="the question (dnf)")
     options.add_argument("--validate", action="store_true", help="ask the questions of 2005 to 2009, frozen at 2005")
-    arguments = options.read(argv)
-    task, seeds, part = TASKS[arguments.task], arguments.seeds, "val" if arguments.validate else "test"
-    folder = (arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))) / "rel-f1"
-    if not (folder / "db").is_dir():
-        options.error(f"--data must name a folder with rel-f1/db, got {folder.parent}")
+
+
+def check(options: Options, arguments: Namespace) -> None:
+    options.find_data(arguments, "rel-f1/db")
+    arguments.part = "val" if arguments.validate else "test"
+    arguments.out = arguments.out / f"{arguments.task}-{arguments.part}"
+
+
+def begin(arguments: Namespace) -> Work:
+    task, part, steps, folder = TASKS[arguments.task], arguments.part, arguments.steps, arguments.data / "rel-f1"
     tables = read_tables(folder)
     known, past = Known(tables), Past(tables)
     train = read_questions(folder, task, "train")
     groups = training_groups(train, task.seasons)
     tests = frozen(read_questions(folder, task, part), lambda _: [FREEZES[part]])
-    steps = arguments.steps
-    settings = {
-        "task": task.name, "asked": part, "frozen": FREEZES[part], "seasons": task.seasons, "steps": steps,
-        "batch": BATCH, "rate": RATE, "dropout": DROPOUT, "width": WIDTH, "layers": LAYERS,
-    }  # fmt: skip
-    runs = Runs.of_command(arguments.out / f"{arguments.task}-{part}", Run, settings, fresh=arguments.fresh)
-    announce(len(arguments.rows) * len(seeds), len(arguments.rows) * len(seeds) * steps * SECONDS_A_STEP, runs.folder)
+    if lightgbm is None:
+        print(f"rows left out, because lightgbm is not installed: {FORTY}; {FORTY_FROZEN}")
 
-    def one(row: str, seed: int) -> tuple[Run, Model | None]:
+    def run(row: str, seed: int) -> tuple[Run, Model | None]:
         start = time.thread_time()
         if row in (FORTY, FORTY_FROZEN):
             answers = plant(row, seed, task, train, tests, past)
             return Run(row, seed, score_of(answers, tests, task), 0, time.thread_time() - start, answers), None
         torch.manual_seed(seed)
         model = make_model(row, known, task)
-        unfinished = runs.model_path(row, seed).with_suffix(".training")
+        unfinished = model_path(arguments.out, row, seed).with_suffix(".training")
         loss = loss_of(model, groups, known, task, seed)
         train_on(unfinished, model, loss, steps, RATE, seed=seed, title=f"{row}, seed {seed}")
         answers = answers_of(model, tests, known)
         size = sum(weight.numel() for weight in model.parameters())
         return Run(row, seed, score_of(answers, tests, task), size, time.thread_time() - start, answers), model
 
-    finished = runs.each(arguments.rows, seeds, one, tell=lambda run: f"{run.score:.3f}")
-    if arguments.quick:
-        print(SHORT)
-    if lightgbm is None:
-        print(f"rows left out, because lightgbm is not installed: {FORTY}; {FORTY_FROZEN}")
-    print(report(runs.done, task, tests))
-    if not finished:
-        return INTERRUPTED
-    print(f"results: {runs.path}")
-    return 0
+    settings = {
+        "task": task.name, "asked": part, "frozen": FREEZES[part], "seasons": task.seasons, "steps": steps,
+        "batch": BATCH, "rate": RATE, "dropout": DROPOUT, "width": WIDTH, "layers": LAYERS,
+    }  # fmt: skip
+    seconds = len(arguments.rows) * len(arguments.seeds) * steps * SECONDS_A_STEP
+    return Work(settings, seconds, run, report=lambda runs: report(runs, task, tests))
 
 
-if __name__ == "__main__" and (status := until_stopped(main)):
-    raise SystemExit(status)
+EXPERIMENT = Experiment(
+    Run, ROWS, "one seed, few steps", {"seeds": (3, 1), "steps": (STEPS, QUICK_STEPS)}, begin,
+    tell=lambda run: f"{run.score:.3f}", options=options, check=check,
+)  # fmt: skip

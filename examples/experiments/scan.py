@@ -38,9 +38,9 @@ One seed ranks nothing. With its random shift the second row had not learned the
 
 .. code-block:: sh
 
-    python examples/scan.py                     # split 26, three seeds, five hours of two CPU cores
-    python examples/scan.py --split jump
-    python examples/scan.py --quick             # two rows, one seed, up to eight actions, half a minute
+    python examples/run.py scan                 # split 26, three seeds, five hours of two CPU cores
+    python examples/run.py scan --split jump
+    python examples/run.py scan --quick             # two rows, one seed, up to eight actions, half a minute
 
 The commands are made here from SCAN's grammar, so no file is needed; they equal the published ones. The command writes
 ``results.json`` and models to ``scan-out/SPLIT/``. After Ctrl-C the same command continues within a run. Runs that are
@@ -51,24 +51,22 @@ from __future__ import annotations
 
 import random
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from statistics import mean
 
 import torch
 from example_options import Options
-from example_runs import INTERRUPTED, Runs, announce, by_row, cores, lead, percent, train_on, until_stopped
-from kept_results import SHORT
+from example_runs import by_row, cores, lead, model_path, percent, train_on
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import relgraph as rg
+from experiments import Experiment, Work
 
-# %%
-# The commands
-# ------------
-#
 # A verb may have a direction; ``opposite`` turns twice, ``around`` repeats turn and verb four times.
 
 VERBS = ("walk", "look", "run", "jump")
@@ -138,10 +136,6 @@ def tensors(batch: Sequence[Command]) -> tuple[Tensor, Tensor, Tensor]:
     return words, padded([[END, *row] for row in actions]), padded([[*row, END] for row in actions])
 
 
-# %%
-# The models
-# ----------
-#
 # The rows differ in ``options`` of the self-attention and in absolute positions.
 
 WIDTH, HEADS, HIDDEN, LAYERS, DROPOUT = 128, 8, 256, 3, 0.1
@@ -194,10 +188,6 @@ class Model(nn.Module):
         return self.out(self.transformer(self.words(words), self.actions(given), **masks))
 
 
-# %%
-# Training and testing
-# --------------------
-#
 # A batch has 64 commands of similar length. A search that takes the likeliest action finds the right actions exactly if
 # each of them is the likeliest one after those before it; so one call per batch tests all actions at once.
 
@@ -243,12 +233,11 @@ class Run:
     seconds: float
 
 
-def run(name: str, seed: int, split: Split, steps: int, runs: Runs) -> tuple[Run, Model]:
-    """Train a row with a seed, or continue its training, and test it."""
+def run(name: str, seed: int, split: Split, steps: int, unfinished: Path) -> tuple[Run, Model]:
+    """Train a row with a seed, or continue the training that a file keeps, and test it."""
     start = time.thread_time()
     torch.manual_seed(seed)
     model = Model(name)
-    unfinished = runs.model_path(name, seed).with_suffix(".training")
     train_on(unfinished, model, loss_of(model, split.train, seed), steps, RATE, seed=seed, title=f"{name}, seed {seed}")
     seconds = time.thread_time() - start
     good = set(right(model, split.other))
@@ -277,46 +266,34 @@ def report(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-# %%
-# The command
-# -----------
-
 STEPS, QUICK_STEPS, SECONDS_A_STEP = 10_000, 100, 0.13
 SPLITS, QUICK_SPLIT = ("22", "26", "30", "jump"), "8"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = Options(
-        "scan-out", "Translate SCAN's commands, with six kinds of positions.", "two rows, one seed, few steps",
-        apart=True, rows=("--rows", tuple(ROWS), tuple(ROWS), ("sinusoidal", "relative")), seeds=(3, 1),
-        steps=(STEPS, QUICK_STEPS),
-    )  # fmt: skip
+def options(options: Options) -> None:
     options.add_argument("--split", choices=SPLITS, help="what training lacks (26: commands of more actions)")
-    arguments = options.read(argv)
+
+
+def check(_: Options, arguments: Namespace) -> None:
     arguments.split = arguments.split or (QUICK_SPLIT if arguments.quick else "26")
-    split, steps, seeds = Split.named(arguments.split), arguments.steps, arguments.seeds
+    arguments.out = arguments.out / arguments.split
+
+
+def begin(arguments: Namespace) -> Work:
+    split, steps = Split.named(arguments.split), arguments.steps
     if arguments.quick:
         split = Split(split.train, split.same, split.other[:512])
-    settings = {"split": arguments.split, "steps": steps, "batch": BATCH, "rate": RATE, "dropout": DROPOUT}
-    runs = Runs.of_command(arguments.out / arguments.split, Run, settings, fresh=arguments.fresh)
-    processes = 1 if arguments.quick else cores()
-    count = len(arguments.rows) * len(seeds)
-    announce(count, count * steps * SECONDS_A_STEP, runs.folder, processes)
 
     def one(name: str, seed: int) -> tuple[Run, Model]:
-        return run(name, seed, split, steps, runs)
+        return run(name, seed, split, steps, model_path(arguments.out, name, seed).with_suffix(".training"))
 
-    finished = runs.each(
-        arguments.rows, seeds, one, processes, lambda run: f"{100 * run.same:.1f} % and {100 * run.other:.1f} % right"
-    )
-    if arguments.quick:
-        print(SHORT)
-    print(report(runs.done))
-    if not finished:
-        return INTERRUPTED
-    print(f"results: {runs.path}")
-    return 0
+    settings = {"split": arguments.split, "steps": steps, "batch": BATCH, "rate": RATE, "dropout": DROPOUT}
+    seconds = len(arguments.rows) * len(arguments.seeds) * steps * SECONDS_A_STEP
+    return Work(settings, seconds, one, processes=1 if arguments.quick else cores())
 
 
-if __name__ == "__main__" and (status := until_stopped(main)):
-    raise SystemExit(status)
+EXPERIMENT = Experiment(
+    Run, [*ROWS], "two rows, one seed, few steps", {"seeds": (3, 1), "steps": (STEPS, QUICK_STEPS)}, begin,
+    tell=lambda run: f"{100 * run.same:.1f} % and {100 * run.other:.1f} % right", report=report,
+    short_rows=("sinusoidal", "relative"), options=options, check=check,
+)  # fmt: skip
