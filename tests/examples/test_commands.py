@@ -23,6 +23,11 @@ def kinship(example, patch, _):
     return ["--steps", "2"], list(example.SHORT_ROWS), ["results"]
 
 
+def copying(example, patch, _):
+    patch.setattr(example, "TESTED", 1)
+    return ["--steps", "2"], list(example.EXPERIMENT.short_rows), ["reach"]
+
+
 def schema_linking(example, patch, _):
     patch.setattr(example, "QUICK", example.Size(9, 6, 2, 2))
     patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
@@ -92,7 +97,7 @@ def pretrained_relations(example, patch, _):
 
 WITH_PYG = (graph_classification, additive_scores, kinship, karate_club)
 CASES = (schema_linking, relational_tables, dependency_trees, variable_misuse, *WITH_PYG, quickstart, naming_functions)
-CASES += (pretrained_relations,)
+CASES += (pretrained_relations, copying)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.__name__)

@@ -1,0 +1,21 @@
+"""Tests the experiment on copying: its targets, and how far a run reaches."""
+
+import torch
+from experiments import copying
+from experiments.copying import Run
+
+
+def test_targets_are_the_tokens_at_that_distance():
+    far = torch.tensor([1, 48])
+    tokens, wanted = copying.draw(far, torch.Generator().manual_seed(0))
+    for row, distance in enumerate(far.tolist()):
+        assert wanted[row, :distance].tolist() == [-100] * distance
+        assert torch.equal(wanted[row, distance:], tokens[row, :-distance])
+
+
+def test_reach_ends_at_the_first_distance_that_is_not_copied():
+    run = Run("depth 1, k 4", 0, [1.0, 0.95, 0.9, 0.2, *[0.99] * 44], 1.0, [])
+    assert run.reach == 3
+    assert copying.report([run]).splitlines()[1].split()[:6] == ["depth", "1,", "k", "4", "3", "3"]
+    beyond = 100 * (0.2 + 44 * 0.99) / 45
+    assert f"{beyond:.1f}" in copying.report([run])
