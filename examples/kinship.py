@@ -6,10 +6,9 @@ A model names the kinship of relatives up to ten links away: labels add vectors,
 .. image:: /gallery/images/kinship.png
    :alt: right answers by number of links in the long run, by row
 
-The game is after the eight-section systems of Central Australia: ego's section settles those of all relatives. Father
-is a flip of a square, mother a quarter turn, spouse follows. What somebody is to ego is the product of the links on the
-way, in order: father's mother is not mother's father. Chains have 2 to 4 links in training, 5 to 10 in the tests. Names
-are random, and some persons and facts distract, as in CLUTRR (Sinha et al. 2019).
+The game is after the eight-section systems of Central Australia: father is a flip of a square, mother a quarter turn,
+spouse follows. What somebody is to ego is the product of the links on the way, in order. Chains have 2 to 4 links in
+training, 5 to 10 in tests. Names are random; some persons and facts distract, as in CLUTRR (Sinha et al. 2019).
 """
 
 import random
@@ -17,13 +16,11 @@ from itertools import combinations
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 import relgraph as rg
 
 EDGES = rg.EdgeType(["father", "mother", "spouse"], inverse=True, self_loop=True)
-LINKS = ((0, 1), (1, 0), (3, 1))  # quarter turns of a square, and whether a flip comes before them
-BACK = ((0, 1), (3, 0), (3, 1))
+LINKS, BACK = ((0, 1), (1, 0), (3, 1)), ((0, 1), (3, 0), (3, 1))  # quarter turns of a square, and a flip before them
 WIDTH, HEADS, NAME, CLASSES, TRAINED = 48, 4, 16, 8, 4
 
 
@@ -67,25 +64,22 @@ class Kin(nn.Module):
 
     def forward(self, names, labels, steps, quiet=0):
         """Scores after each step, ``[steps, G, N, CLASSES]``; ``quiet`` steps come before the mark."""
-        x, states = self.name(names), []
+        x = self.name(names)
         with torch.no_grad():
             for _ in range(quiet):
                 x = self.layer(x, labels=labels)
         x = torch.cat([x[:, :1] + self.ego, x[:, 1:]], 1)
-        for _ in range(steps):
-            states.append(x := self.layer(x, labels=labels))
-        return self.answer(torch.stack(states))
+        return self.answer(torch.stack([x := self.layer(x, labels=labels) for _ in range(steps)]))
 
 
 def loss(model, names, labels, kin, away, rng, quiet):
     """Of everybody 2 to 4 links away, at each step after the one at which the news can have come."""
     scores = model(names, labels, TRAINED + rng.randint(1, 2), rng.randint(0, quiet))
     asked = (away >= 2) & (away <= TRAINED) & (away < torch.arange(1, len(scores) + 1)[:, None, None])
-    return cross_entropy(scores[asked], kin.expand(len(scores), -1, -1)[asked])
+    return nn.functional.cross_entropy(scores[asked], kin.expand(len(scores), -1, -1)[asked])
 
 
 def with_maps(hidden=128):
-    """A layer along edges whose labels have keys, values and a linear map of the values."""
     attention = rg.RelationAttention(WIDTH, HEADS, labeler=EDGES, value_map=True)
     return rg.RelationEncoderLayer(WIDTH, HEADS, hidden, 0.0, "gelu", attention=attention)
 
@@ -100,7 +94,6 @@ if __name__ == "__main__":
         graph, names, kin, away = families(TRAINED, 12, rng)
         optimizer.zero_grad()
         loss(model, names, rg.labels.padded(EDGES(graph)), kin, away, rng, round(8 * step / steps)).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         rate.step()
     graph, names, kin, away = families(7, 60, rng)
@@ -109,3 +102,19 @@ if __name__ == "__main__":
     rg.plot.label_matrix(EDGES(family(2, random.Random(1))[0]), EDGES.names)
 
 # %%
+# **What came out.** ``python examples/run.py kinship``: percent right, 5 to 10 links from ego, five seeds, ± standard
+# deviation (2026-11, one thread of a busy AMD EPYC). All have about 27,560 parameters; guessing gives 12.5::
+#
+#     row                   200 steps   600 steps   1,200 steps
+#     RGATConv             68.6 ± 8.1  92.8 ± 2.3   –
+#     RGCNConv             16.9 ± 1.6  –            97.5 ± 1.4
+#     maps, tables         81.2 ± 7.3  96.3 ± 4.8   –
+#     4 bases, tables     40.8 ± 16.8  –            –
+#     both tables          15.9 ± 2.5  –            89.7 ± 3.4
+#     a^V alone            17.0 ± 1.6  –            –
+#     a^K alone            12.1 ± 0.0  –            –
+#     none                 12.1 ± 0.0  –            –
+#     pairs: maps, tables  90.5 ± 3.1  –            –
+#
+# In the same steps, and less time, maps lead RGATConv by 12.6 (1.9 to 23.2). Trained longer they tie; RGCNConv leads
+# both tables by 7.7 (2.9 to 12.6). These, the default, are for labels that need not be composed, such as distances.

@@ -117,10 +117,9 @@ def draw_shares(runs: Runs) -> None:
         for ax, clip in zip(axes, CLIPS, strict=True):
             for depth, colour in zip(DEPTHS, ("#9aa3ad", "#56b4e9", "#0072b2"), strict=True):
                 mine = [run.right for run in runs.done if run.variant == f"depth {depth}, k {clip}"]
-                if mine:
-                    middle = [100 * mean(shares) for shares in zip(*mine, strict=True)]
-                    ax.plot(range(1, FAR + 1), middle, color=colour, label=f"depth {depth}")
-                    ax.axvline(depth * (clip - 1), color=colour, linestyle=":")
+                middle = [100 * mean(shares) for shares in zip(*mine, strict=True)]
+                ax.plot(range(1, len(middle) + 1), middle, color=colour, label=f"depth {depth}")
+                ax.axvline(depth * (clip - 1), color=colour, linestyle=":")
             ax.set_title(f"k = {clip}")
             ax.set_xlabel("distance of the token")
             ax.set_ylim(0, 103)

@@ -139,8 +139,9 @@ def results(folder):
 
 
 def numbers(value):
-    if isinstance(value, dict):
-        return [number for part in value.values() for number in numbers(part)]
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return [number for part in parts for number in numbers(part)]
     return [value]
 
 
