@@ -25,8 +25,7 @@ def kinship(example, patch, _):
 
 def schema_linking(example, patch, _):
     patch.setattr(example, "QUICK", example.Size(9, 6, 2, 2))
-    patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
-    return ["--steps", "3"], list(example.QUICK_ROWS), ["results", "labels", "attention", "mass"]
+    return ["--steps", "3", "--rows", *example.ROWS], list(example.ROWS), ["results"]
 
 
 def relational_tables(example, patch, _):
