@@ -30,8 +30,7 @@ def copying(example, patch, _):
 
 def schema_linking(example, patch, _):
     patch.setattr(example, "QUICK", example.Size(9, 6, 2, 2))
-    patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
-    return ["--steps", "3"], list(example.QUICK_ROWS), ["results", "labels", "attention", "mass"]
+    return ["--steps", "3", "--rows", *example.ROWS], list(example.ROWS), ["results"]
 
 
 def relational_tables(example, patch, _):
@@ -42,7 +41,7 @@ def relational_tables(example, patch, _):
 def dependency_trees(example, patch, _):
     pytest.importorskip("conllu")
     patch.setattr(example, "QUICK_SENTENCES", {"train": 12, "dev": 4, "test": 6})
-    return ["--steps", "2"], list(example.VARIANTS), ["results", "labels", "tree", "relations"]
+    return ["--steps", "2", "--rows", *example.ROWS], list(example.ROWS), ["results"]
 
 
 def variable_misuse(example, patch, folder):

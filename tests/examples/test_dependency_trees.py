@@ -1,14 +1,16 @@
 """Tests the example of hidden verbs: hidden forms stay hidden, and trees, clues and made-up sentences are right."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 pytest.importorskip("conllu")
 
-import dependency_trees as example
-from dependency_trees import ask_all
+import dependency_trees as page
+from experiments import dependency_trees as example
+from experiments.dependency_trees import ROWS, Batch, ask_all
 from made_up_trees import AUXILIARIES, ENDINGS, treebank
 
 from relgraph.interop import conllu
@@ -43,9 +45,9 @@ def questions():
 def test_verbs_show_their_lemmas_and_auxiliaries_their_forms(questions):
     first, second = questions
     assert first.shown == ["dogs", "do", "n't", "really", "ever", "bark", ",", "they", "sleep"]
-    assert [example.FORMS[t] if t >= 0 else "" for t in first.targets] == [*[""] * 5, "VB", "", "", "VBD"]
+    assert [page.FORMS[t] if t >= 0 else "" for t in first.targets] == [*[""] * 5, "VB", "", "", "VBD"]
     assert second.shown == ["go", "2nd"]
-    assert second.targets == [example.FORMS.index("VBN"), -1]
+    assert second.targets == [page.FORMS.index("VBN"), -1]
     assert first.helpers == [0, 0, 0, 0, 0, 4, 0, 0, 1]
     assert first.families[5] == ("root", {"nsubj", "aux", "advmod", "parataxis"})
     assert first.families[8] == ("parataxis", {"punct", "nsubj"})
@@ -54,15 +56,29 @@ def test_verbs_show_their_lemmas_and_auxiliaries_their_forms(questions):
 def test_accuracy_by_the_nearest_helper(questions):
     words = example.Vocabulary(questions)
 
-    class Always(example.Inflector):
-        def forward(self, batch, labels):
-            scores = torch.zeros(len(batch.words), len(example.FORMS))
-            scores[:, example.FORMS.index("VBD")] = 1
+    class Always(page.Inflector):
+        def forward(self, words, *_):
+            scores = torch.zeros(len(words), len(page.FORMS))
+            scores[:, page.FORMS.index("VBD")] = 1
             return scores
 
     batches = example.make_batches(questions, words)
-    shares = example.accuracy(Always(len(words) + 1, example.DISTANCE), batches)
+    shares = example.accuracy(ROWS["distance"], Always(1, labeler=example.DISTANCE), batches)
     assert shares == {"all": pytest.approx(1 / 3), "near": 1.0, "far": 0.0}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_read_a_sentence_in_a_batch_as_alone_and_see_its_order_or_do_not(name, questions):
+    torch.manual_seed(0)
+    row, words = ROWS[name], example.Vocabulary(questions)
+    model = row.model(len(words) + 1).eval()
+    both, last = (Batch.make(some, words) for some in (questions, questions[1:]))
+    scores = row.scores(model, last)
+    torch.testing.assert_close(row.scores(model, both)[-2:], scores)
+    moved = replace(last, words=last.words.flip(0), targets=last.targets.flip(0))
+    assert torch.allclose(row.scores(model, moved).flip(0), scores, atol=1e-5) == (name == "no relations")
+    kinds = {weight.split(".tables.")[1].split(".")[0] for weight in model.state_dict() if ".tables." in weight}
+    assert kinds == (set() if row.labeler is example.PAIRS else set(row.tables))
 
 
 def test_guesses_follow_the_counts_of_training(questions):
@@ -106,3 +122,14 @@ def test_made_up_forms_follow_from_the_tree_and_not_from_what_is_near(made_up):
             own += [heads[near[-1]] == verb] if near else []
     assert seen == ENDINGS.keys()
     assert 0.3 < sum(own) / len(own) < 0.8  # the nearest auxiliary or noun often belongs to another verb
+
+
+def test_auxiliaries_settle_the_forms_of_the_page():
+    rng, forms = random.Random(0), {name: form for name, form, _ in page.AUXILIARIES}
+    for sentence in (page.make_sentence(rng) for _ in range(50)):
+        heads = sentence.graph.parents().tolist()
+        helpers = {
+            head: word for word, head, kind in zip(sentence.words, heads, sentence.upos, strict=True) if kind == "AUX"
+        }
+        assert helpers.keys() == {at for at, kind in enumerate(sentence.upos) if kind == "VERB"}
+        assert all(sentence.xpos[verb] == forms[word] for verb, word in helpers.items())

@@ -1,4 +1,4 @@
-"""Tests the example that translates numbers: its names are right, and its command works and continues after Ctrl-C."""
+"""Tests the example that translates numbers: its names are right, and its command trains and tests."""
 
 import json
 
@@ -8,7 +8,9 @@ import torch
 pytest.importorskip("tokenizers")
 pytest.importorskip("sacrebleu")
 
-import translating_numbers as numbers
+import run as runner
+import translating_numbers as page
+from experiments import translating_numbers as numbers
 from matplotlib.pyplot import imread
 
 from examples.translation.corpus import words
@@ -26,7 +28,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("number", "english", "german"), NAMES)
 def test_names(number, english, german):
-    assert (numbers.english(number), numbers.german(number)) == (english, german)
+    assert (page.english(number), page.german(number)) == (english, german)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,27 +43,21 @@ def _small():
     torch.set_num_threads(threads)
 
 
-def run(folder, *more):
-    return numbers.main(["--quick", "--steps", "3", "--out", str(folder), *more])
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The folder of an uninterrupted command."""
-    folder = tmp_path_factory.mktemp("numbers") / "whole"
-    assert run(folder) == 0
-    return folder
-
-
-def test_command_line_trains_both_rows_and_draws(finished):
-    record = json.loads((finished / "results.json").read_text(encoding="utf-8"))
+def test_command_line_trains_and_tests_both_rows(tmp_path):
+    assert runner.main(["translating_numbers", "--quick", "--steps", "3", "--out", str(tmp_path)]) == 0
+    record = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert [each["variant"] for each in record["runs"]] == ["sinusoidal", "relative"]
     for each in record["runs"]:
         assert [each["asked"][str(count)] for count in numbers.LONGER] == [50, 50, 50]
         assert sum(count for length, count in each["asked"].items() if int(length) <= numbers.TRAINED) == 50
         assert all(words(source) == int(count) for count, (source, _, _) in each["shown"].items())
-    for name in ("results", "tables", "distances", "order"):
-        assert imread(finished / f"{name}.png")[..., :3].std() > 0.05
+    assert imread(tmp_path / "results.png")[..., :3].std() > 0.05
+
+
+def test_rows_of_numbers_are_names():
+    names = [f"{page.english(number)} {page.german(number)}" for number in page.numbers(500, 0)]
+    rows = [[page.WORDS[at - 2] for at in row.tolist() if at > page.END] for row in page.ids(names)]
+    assert [" ".join(row) for row in rows] == names
 
 
 def test_a_right_translation_is_right_to_the_last_word():
