@@ -12,7 +12,7 @@ from docs.site import cards
 
 SCRIPTS = {"quickstart", "label_pictures", "patched_memory", "patched_tables", "with_accelerate", "with_lightning"}
 SCRIPTS |= {"kinship", "variable_misuse", "naming_functions", "dependency_trees", "schema_linking"}
-SCRIPTS |= {"translating_numbers", "pretrained_relations"}
+SCRIPTS |= {"translating_numbers"}
 """Scripts with options, which are no notebooks."""
 
 PAGES = [stem for stem in chain(*cards.GROUPS.values()) if stem not in SCRIPTS]
