@@ -46,7 +46,7 @@ def variable_misuse(example, patch, folder):
     for number in range(20):
         (package / f"m{number}.py").write_text(SOURCE)
     patch.setattr(example.sysconfig, "get_paths", lambda: {"stdlib": str(package)})
-    return ["--steps", "2"], list(example.QUICK_VARIANTS), ["results", "labels", "attention", "mass"]
+    return ["--steps", "2"], list(example.EXPERIMENT.short_rows), ["results", "labels", "attention", "mass"]
 
 
 def graph_classification(example, patch, _):
