@@ -80,7 +80,7 @@ def naming_functions(example, patch, folder):
     for number, path in enumerate(files):
         path.write_text(SOURCE.replace("def f", "def get_value").replace("three", f"three{number}"))
     patch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(folder / "named")})
-    return ["--steps", "2"], list(example.ROWS), ["results", "labels", "attention", "norms"]
+    return ["--steps", "2"], list(example.EXPERIMENT.long_rows), ["results", "labels", "attention", "norms"]
 
 
 def pretrained_relations(example, patch, _):
