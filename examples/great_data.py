@@ -159,9 +159,8 @@ class Batch:
         words: ``[T, W]``, the words of every token, 0 for none.
         graph: the packed graph.
         places: ``[B, P]``, where a bug may be: first the first token, which means nowhere, then every place of a
-            variable.
+            variable; -1 for padding.
         owner: ``[B, P]``, the number of the variable at each of ``places``; -1 at the first token and for padding.
-        padding: ``[B, P]``, True where there is no place.
         error: ``[B]``, the index into ``places`` of the bug; 0 for none.
         repair: ``[B]``, the variable that belongs there; -1 for none.
     """
@@ -170,7 +169,6 @@ class Batch:
     graph: rg.Graph
     places: Tensor
     owner: Tensor
-    padding: Tensor
     error: Tensor
     repair: Tensor
 
@@ -183,13 +181,11 @@ class Batch:
             places.append(torch.tensor(here) + start)
             owner.append(torch.tensor([record.variables[place] for place in here]))
             error.append(here.index(record.error))
-        padded = pad_sequence(places, batch_first=True, padding_value=-1)
         return cls(
             torch.tensor([word_ids(token) for record in records for token in record.tokens]),
             graph,
-            padded.clamp(min=0),
+            pad_sequence(places, batch_first=True, padding_value=-1),
             pad_sequence(owner, batch_first=True, padding_value=-1),
-            padded < 0,
             torch.tensor(error),
             torch.tensor([record.repair for record in records]),
         )

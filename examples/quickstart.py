@@ -120,6 +120,12 @@ class Data:
                 right.setdefault(name, []).append(answer == function.variables[hole])
         return {name: mean(map(float, hits)) for name, hits in right.items()}
 
+    @torch.no_grad()
+    def accuracy(self, scores: Callable[[Batch], Tensor]) -> float:
+        """The share of test questions for which the scores of a batch are highest at the right variable."""
+        right = sum((scores(batch).argmax(-1) == batch.target).sum().item() for batch in self.testing())
+        return right / len(self.asked)
+
 
 # %%
 # The labels
@@ -283,12 +289,6 @@ def build(variant: Variant, words: int, seed: int) -> Pointer:
     return model
 
 
-@torch.no_grad()
-def accuracy(model: Pointer, data: Data) -> float:
-    """The share of test questions that the model answers correctly."""
-    return sum((model(batch).argmax(-1) == batch.target).sum().item() for batch in data.testing()) / len(data.asked)
-
-
 def run(variant: Variant, data: Data, steps: int, seed: int) -> tuple[Run, Pointer]:
     """Train and test one variant."""
     model = build(variant, len(data.train.vocabulary), seed)
@@ -296,7 +296,7 @@ def run(variant: Variant, data: Data, steps: int, seed: int) -> tuple[Run, Point
     start = time.perf_counter()
     result.losses = fit(model, data.training(seed), steps, f"{variant.name}, seed {seed}")
     result.seconds = time.perf_counter() - start
-    result.accuracy = accuracy(model, data)
+    result.accuracy = data.accuracy(model)
     return result, model
 
 

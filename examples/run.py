@@ -41,9 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(name: str, experiment: Experiment, argv: Sequence[str]) -> int:
     """Train the rows that ``results.json`` lacks, print the table and draw; return the exit status."""
     rows = [*experiment.rows]
+    usual = experiment.long_rows or rows
     options = Options(
         f"{name.replace('_', '-')}-out", summary(name), experiment.short, apart=True,
-        rows=("--rows", rows, rows, experiment.short_rows or rows), **experiment.numbers,
+        rows=("--rows", rows, usual, experiment.short_rows or usual), **experiment.numbers,
     )  # fmt: skip
     options.prog = f"run.py {name}"
     if experiment.options:
@@ -55,14 +56,18 @@ def run(name: str, experiment: Experiment, argv: Sequence[str]) -> int:
     settings = {"quick": arguments.quick, **work.settings}
     runs = Runs.of_command(arguments.out, experiment.kind, settings, fresh=arguments.fresh)
     announce(len(arguments.rows) * len(arguments.seeds), work.seconds, runs.folder, work.processes)
+    if work.prepare:
+        work.prepare()
     finished = runs.each(arguments.rows, arguments.seeds, work.run, work.processes, experiment.tell)
     if arguments.quick:
         print(SHORT)
-    report = work.report or experiment.report
+    rules, report = {"rules": work.rules()} if work.rules else {}, work.report or experiment.report
     assert report
-    print(report(runs.done))
+    print(report(runs.done, *rules.values()))
     if not finished:
         return INTERRUPTED
+    if rules:
+        runs.save(**rules)
     print(f"results: {runs.path}")
     if arguments.quick and (KEPT / f"{name}.json").is_file():
         Kept.read(name).draw(runs.folder)

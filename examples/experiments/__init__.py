@@ -25,6 +25,8 @@ class Work:
         settings: what all runs have in common; ``results.json`` holds them.
         seconds: how long all runs take on one idle core.
         run: trains a row with a seed; returns the run, and a module whose weights to keep, or None.
+        prepare: what all runs need, made before the first.
+        rules: how often rules that learn nothing are right; the report gets this too, and ``results.json`` holds it.
         draw: writes pictures, and prints what follows from all runs.
         processes: how many runs to make at once.
         report: the table, if it depends on the options.
@@ -33,6 +35,8 @@ class Work:
     settings: dict[str, Any]
     seconds: float
     run: Callable[[str, int], tuple[Any, Any]]
+    prepare: Callable[[], Any] | None = None
+    rules: Callable[[], dict[str, Any]] | None = None
     draw: Callable[[Runs], None] | None = None
     processes: int = 1
     report: Callable[[Sequence[Any]], str] | None = None
@@ -49,8 +53,9 @@ class Experiment:
         numbers: options with their numbers in the long and in the short mode.
         begin: reads the data.
         tell: what to print about a finished run.
-        report: the table that is printed, if that of the work is None.
-        short_rows: the rows of the short mode, if not all.
+        report: the table that is printed, from the runs and the rules, if the work has none.
+        long_rows: the rows of the long mode, if not all; ``--rows`` names any.
+        short_rows: the rows of the short mode, if not those.
         options: adds options of its own.
         check: refuses options that do not fit; ``begin`` comes after it.
     """
@@ -61,7 +66,8 @@ class Experiment:
     numbers: Numbers
     begin: Callable[[Namespace], Work]
     tell: Callable[[Any], str]
-    report: Callable[[Sequence[Any]], str] | None = None
+    report: Callable[..., str] | None = None
+    long_rows: Sequence[str] = ()
     short_rows: Sequence[str] = ()
     options: Callable[[Options], Any] | None = None
     check: Callable[[Options, Namespace], None] | None = None

@@ -340,7 +340,9 @@ def begin(arguments: Namespace) -> Work:
 
     count, processes = len(arguments.rows) * len(arguments.seeds), 1 if arguments.quick else cores()
     seconds = count * arguments.epochs * SECONDS_AN_EPOCH
-    return Work({"epochs": arguments.epochs, "batch": BATCH, "rate": RATE}, seconds, one, of_counts, processes)
+    return Work(
+        {"epochs": arguments.epochs, "batch": BATCH, "rate": RATE}, seconds, one, draw=of_counts, processes=processes
+    )
 
 
 EXPERIMENT = Experiment(

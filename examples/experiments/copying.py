@@ -137,7 +137,9 @@ def begin(arguments: Namespace) -> Work:
 
     layers = sum(ROWS[name][0] for name in arguments.rows)
     seconds = len(arguments.seeds) * arguments.steps * layers * SECONDS_A_STEP
-    return Work({"steps": arguments.steps, "length": LENGTH, "batch": BATCH, "rate": RATE}, seconds, run, draw_shares)
+    return Work(
+        {"steps": arguments.steps, "length": LENGTH, "batch": BATCH, "rate": RATE}, seconds, run, draw=draw_shares
+    )
 
 
 EXPERIMENT = Experiment(

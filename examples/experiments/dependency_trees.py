@@ -284,7 +284,7 @@ def begin(arguments: Namespace) -> Work:
     settings: dict[str, Any] = {"steps": arguments.steps, "data": "UD English EWT" if arguments.files else "made up"}
     settings["sentences"] = {part: len(mine) for part, mine in questions.items()}
     each = arguments.steps * SECONDS_A_STEP
-    return Work(settings, len(arguments.rows) * len(arguments.seeds) * each, run, rules)
+    return Work(settings, len(arguments.rows) * len(arguments.seeds) * each, run, draw=rules)
 
 
 EXPERIMENT = Experiment(

@@ -176,7 +176,7 @@ def begin(arguments: Namespace) -> Work:
         print(f"all visits, their most frequent skill: {100 * rule:.1f} %")
         runs.save(rule={"right": rule})
 
-    return Work(asdict(size), sum(steps.values()) * len(arguments.seeds) * SECONDS_A_STEP, run, draw)
+    return Work(asdict(size), sum(steps.values()) * len(arguments.seeds) * SECONDS_A_STEP, run, draw=draw)
 
 
 EXPERIMENT = Experiment(

@@ -204,7 +204,7 @@ def begin(arguments: Namespace) -> Work:
         runs.save(baselines=baselines)
 
     each = size.steps * SECONDS_A_STEP[arguments.quick]
-    return Work(asdict(size), len(arguments.rows) * len(arguments.seeds) * each, run, rules)
+    return Work(asdict(size), len(arguments.rows) * len(arguments.seeds) * each, run, draw=rules)
 
 
 EXPERIMENT = Experiment(

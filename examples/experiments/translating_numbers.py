@@ -165,7 +165,7 @@ def begin(arguments: Namespace) -> Work:
             if done.seed == arguments.seeds[0]:
                 print(translations(done, (6, 9, 10, 11)))
 
-    return Work({"steps": steps}, len(folders) * steps * SECONDS_A_STEP, run, show)
+    return Work({"steps": steps}, len(folders) * steps * SECONDS_A_STEP, run, draw=show)
 
 
 EXPERIMENT = Experiment(

@@ -50,7 +50,7 @@ def variable_misuse(example, patch, folder):
     for number in range(20):
         (package / f"m{number}.py").write_text(SOURCE)
     patch.setattr(example.sysconfig, "get_paths", lambda: {"stdlib": str(package)})
-    return ["--steps", "2"], list(example.QUICK_VARIANTS), ["results", "labels", "attention", "mass"]
+    return ["--steps", "2"], list(example.EXPERIMENT.short_rows), ["results", "labels", "attention", "mass"]
 
 
 def graph_classification(example, patch, _):
@@ -84,7 +84,7 @@ def naming_functions(example, patch, folder):
     for number, path in enumerate(files):
         path.write_text(SOURCE.replace("def f", "def get_value").replace("three", f"three{number}"))
     patch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(folder / "named")})
-    return ["--steps", "2"], list(example.ROWS), ["results", "labels", "attention", "norms"]
+    return ["--steps", "2"], list(example.EXPERIMENT.long_rows), ["results", "labels", "attention", "norms"]
 
 
 def pretrained_relations(example, patch, _):

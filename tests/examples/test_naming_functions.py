@@ -7,9 +7,8 @@ import torch
 
 pytest.importorskip("tokenizers")
 
-import naming_functions as example
+from experiments import naming_functions as example
 from function_names import HIDDEN_NAME, Batch, Question, Words, has_a_name
-from naming_functions import Namer
 from stdlib_functions import Sizes, read_functions, subtokens
 
 from examples.translation.search import Search
@@ -57,7 +56,7 @@ def words(questions):
 
 def namer(words, labeler=example.RELATIONS):
     torch.manual_seed(0)
-    return Namer(words, labeler).double().eval()
+    return example.build(words, labeler).double().eval()
 
 
 def test_a_name_reaches_nothing_but_the_answer(questions, tmp_path):
@@ -74,11 +73,13 @@ def test_a_name_reaches_nothing_but_the_answer(questions, tmp_path):
 
 def test_words_of_the_function_can_be_copied(questions, words):
     model, batch = namer(words), Batch.make(questions, words)
-    chances = model(batch).exp()
+    chances = model(batch.names, batch.words, batch.graph).exp()
     torch.testing.assert_close(chances.sum(-1), torch.ones_like(chances[..., 0]), atol=1e-5, rtol=0)
     with torch.no_grad():
         model.bias.fill_(-1e3)  # leaves only words of the function
-    likely = [set(row.nonzero()[:, 0].tolist()) for row in model(batch).exp()[:, 0] > 1e-6]
+    likely = [
+        set(row.nonzero()[:, 0].tolist()) for row in model(batch.names, batch.words, batch.graph).exp()[:, 0] > 1e-6
+    ]
     present = [{words[word] for token in question.tokens for word in subtokens(token)} for question in questions]
     assert likely == [{number for number in numbers if number < words.written} for numbers in present]
 
@@ -88,7 +89,7 @@ def likelihood(model, question, words, ids):
     """The log-probability of a name and its end, computed from the whole name."""
     batch = Batch.make([question], words)
     given = torch.tensor([[START, *ids, END]])
-    scores = model.decode(given[:, :-1], *model.encode(batch)).log_softmax(-1)
+    scores = model.decode(given[:, :-1], *model.encode(batch.words, batch.graph)).log_softmax(-1)
     return scores[0].gather(-1, given[0, 1:, None]).sum().item()
 
 

@@ -11,7 +11,6 @@ from matplotlib import pyplot
 from docs.site import cards
 
 SCRIPTS = {"quickstart", "label_pictures", "patched_memory", "patched_tables", "with_accelerate", "with_lightning"}
-SCRIPTS |= {"variable_misuse", "naming_functions", "pretrained_relations"}
 """Scripts with options, which are no notebooks."""
 
 PAGES = [stem for stem in chain(*cards.GROUPS.values()) if stem not in SCRIPTS]

@@ -5,8 +5,9 @@ import json
 from collections import Counter
 
 import pytest
+import run as runner
 import torch
-import variable_misuse as example
+from experiments import variable_misuse as example
 from great_data import PARTS, Batch, from_json, plant
 from stdlib_functions import Sizes, read_functions
 
@@ -81,12 +82,12 @@ class Oracle(torch.nn.Module):
         super().__init__()
         self.answers = place, repair
 
-    def forward(self, batch):
-        scores = torch.zeros(batch.places.shape).masked_fill(batch.padding, float("-inf"))
+    def forward(self, words, labels, places):
+        scores = torch.zeros(places.shape).masked_fill(places < 0, float("-inf"))
         scores[:, self.answers[0]] = 1
         return scores, scores
 
-    def repair(self, x, batch, place):
+    def repair(self, x, owner, place):
         scores = torch.zeros(len(place), 2)
         scores[:, self.answers[1]] = 1
         return scores
@@ -103,7 +104,7 @@ class Oracle(torch.nn.Module):
 def test_accuracies(answers, right):
     records = [from_json(line()), from_json(line()), from_json(line(error_location=10)), from_json(line(bug=False))]
     data = [Batch.make(records[:2]), Batch.make(records[2:])]
-    assert example.accuracy(Oracle(*answers), data) == pytest.approx(right)
+    assert example.accuracy(Oracle(*answers), example.VARIANTS["none"], data) == pytest.approx(right)
 
 
 def test_guesses():
@@ -117,8 +118,8 @@ def test_command_line_reads_lines(tmp_path):
     lines, projects = tmp_path / "lines.jsonl.gz", [f"user/project{n}" for n in range(30)]
     with gzip.open(lines, "wt") as file:
         file.writelines(line(project, bug) + "\n" for project in projects for bug in (True, False))
-    options = ["--quick", "--steps", "1", "--variants", *example.VARIANTS, "--out", str(tmp_path)]
-    assert example.main(["--data", str(lines), *options]) == 0
+    options = ["--quick", "--steps", "1", "--rows", *example.VARIANTS, "--out", str(tmp_path)]
+    assert runner.main(["variable_misuse", "--data", str(lines), *options]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     assert [run["variant"] for run in results["runs"]] == list(example.VARIANTS)
     bugs = Counter(from_json(line(project)).part for project in projects)
