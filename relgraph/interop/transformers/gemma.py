@@ -11,15 +11,14 @@ Source: the code of transformers.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from relgraph.interop.transformers.common import compute, split_heads, wants_weights
+from relgraph.interop.transformers.common import compute, made_once, split_heads, wants_weights
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.rows import Rows
 from relgraph.labels import UNLABELED
@@ -27,44 +26,45 @@ from relgraph.labels.memory import memory_of
 from relgraph.score import Softcap
 
 
-class Gemma3nMixin:
-    """The forward of ``Gemma3nAudioAttention``."""
-
+class _BlocksMixin:
     _relgraph_mixin = True
+
+    def _relgraph_prepare(self) -> None:
+        """Make everything that a recorded graph may not wait for."""
+        made_once(self, "labeler", labeler_of)
+
+
+class Gemma3nMixin(_BlocksMixin):
+    """The forward of ``Gemma3nAudioAttention``."""
 
     def forward(self: Any, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """The output ``[B, N, H, D]``; ``mask`` is True at frames that are padding, ``[B, N]``."""
-        query, key, value = _projected(self, hidden_states, hidden_states.dtype)
+        heads = _projected(self, hidden_states, hidden_states.dtype)
         positions = self.relative_position_embedding
         past, future = self.max_past_horizon, self.max_future_horizon
-        distances = torch.arange(past, -future - 1, -1, device=query.device)
-        rows = positions.pos_proj(positions._get_timing_signal_1d_pos(distances[None], query.dtype))
+        distances = torch.arange(past, -future - 1, -1, device=heads[0].device)
+        rows = positions.pos_proj(positions._get_timing_signal_1d_pos(distances[None], heads[0].dtype))
 
         def seen() -> Tensor:
-            keys = self._extract_block_context(~mask)[:, :, None]
-            return keys & self.local_causal_valid_mask.to(mask.device)
+            return self._extract_block_context(~mask)[:, :, None] & self.local_causal_valid_mask.to(mask.device)
 
-        output, _ = _in_blocks(self, query, key, value, rows, _pairs(mask, (self.chunk_size, past, future), seen))
+        output, _ = _in_blocks(self, heads, rows, _pairs(mask, (self.chunk_size, past, future), seen))
         return output.unflatten(-1, (-1, self.head_dim))
 
 
-class Gemma4Mixin:
+class Gemma4Mixin(_BlocksMixin):
     """The forward of ``Gemma4AudioAttention``."""
-
-    _relgraph_mixin = True
 
     def forward(
         self: Any, hidden_states: Tensor, position_embeddings: Tensor, attention_mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """The output, and the weights ``[B, H, blocks, queries, keys]`` or None, in float32 inside as theirs.
-
-        ``attention_mask`` is ``[B, 1, blocks, queries, keys]``, 0 for pairs to see.
-        """
+        """The output, and the weights; ``attention_mask`` is ``[B, 1, blocks, queries, keys]``, 0 for pairs to see."""
         query, key, value = _projected(self, hidden_states, torch.promote_types(hidden_states.dtype, torch.float32))
         rows = self.relative_k_proj(position_embeddings).to(query.dtype)
         mask, batch = attention_mask, len(query)
         pairs = None if mask is None else _pairs(mask, batch, lambda: (mask == 0)[:, 0].expand(batch, -1, -1, -1))
-        output, weights = _in_blocks(self, query, key * self.k_scale, value, rows, pairs, wants_weights(self, {}))
+        heads = query, key * self.k_scale, value
+        output, weights = _in_blocks(self, heads, rows, pairs, need_weights=wants_weights(self, {}))
         return self.post(output.to(hidden_states.dtype)), weights
 
 
@@ -94,18 +94,17 @@ def _pairs(mask: Tensor, key: Any, make: Callable[[], Tensor]) -> tuple[Tensor, 
 
 def _in_blocks(
     module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    heads: tuple[Tensor, ...],
     rows: Tensor,
     pairs: tuple[Tensor, Tensor | None] | None,
+    *,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The output ``[B, N, H · D]`` for inputs ``[B, N, H, D]`` and ``rows``, ``[1, R, H · D]``, and the weights."""
-    batch, length, past = *query.shape[:2], module.max_past_horizon
-    blocks = module._convert_to_block(query), *map(module._extract_block_context, (key, value))
+    """The output ``[B, N, H · D]`` for heads ``[B, N, H, D]`` and rows ``[1, R, H · D]``, and the weights or None."""
+    batch, length = heads[0].shape[:2]
+    blocks = module._convert_to_block(heads[0]), *map(module._extract_block_context, heads[1:])
     query, key, value = (x.flatten(0, 1).transpose(1, 2) for x in blocks)
-    labels = _labeler(past, rows.shape[1])(query.shape[2], key.shape[2], q_offset=past)
+    labels = made_once(module, "labeler", labeler_of)(query.shape[2], key.shape[2], q_offset=module.max_past_horizon)
     seen, blind = (None, None) if pairs is None else pairs
     output, weights = compute(
         module, query, key, value, labels, mask=seen, dropout=0.0, scale=1.0, need_weights=need_weights,
@@ -118,27 +117,32 @@ def _in_blocks(
     return output.reshape(batch, -1, output.shape[-1])[:, :length], weights
 
 
-@functools.lru_cache(maxsize=64)
-def _labeler(past: int, count: int) -> Rows:
-    """Row ``j − i + past`` of ``count`` rows; other pairs, which a mask may let see, have no row."""
+def labeler_of(module: Any) -> Rows:
+    """Row ``j − i + past`` of a table; other pairs, which a mask may let see, have no row."""
+    past, count = module.max_past_horizon, module.context_size // 2 + 1  # Gemma 4 counts the keys of a block
+    if hasattr(module, "relative_position_embedding"):
+        count = past + module.max_future_horizon + 1
     beyond = (UNLABELED,) * max(1, past + 1 - count)  # the distance 0 must be among them
     return Rows((UNLABELED, *range(count), *beyond), past + 1, count)
 
 
-def _why_not(module: nn.Module) -> str | None:
-    """Whether their shift of the rows of a table, half as many as keys in a block, moves some to the next query."""
-    keys, queries = module.context_size, module.chunk_size
+def _why_not(module: Any) -> str | None:
+    """Whether pairs that are hidden have weights, or rows of a table, half as many as keys, reach the next query."""
+    keys, queries, hidden = module.context_size, module.chunk_size, module.config.attention_invalid_logits_value
+    if hidden > -1e6:
+        return f"attention_invalid_logits_value is {hidden}, so it attends to pairs that are masked"
     if keys // 2 < keys - queries + 2:
         return None
     return f"in blocks of {queries} queries and {keys} keys its rows of distances move into the next query's"
 
 
-_KINDS = {"gemma3n.Gemma3nAudioAttention": Gemma3nMixin, "gemma4.Gemma4AudioAttention": Gemma4Mixin}
-_NO_LAYER = "it multiplies each dimension of its queries by a factor, which a layer does not have"
 FAMILIES = tuple(
-    Family(name, models, {kind: _KINDS[kind]}, why_not, no_layer={kind: _NO_LAYER})
-    for name, models, kind, why_not in (
-        ("gemma3n_audio", "the audio encoder of Gemma 3n", "gemma3n.Gemma3nAudioAttention", lambda _: None),
-        ("gemma4_audio", "the audio encoder of Gemma 4", "gemma4.Gemma4AudioAttention", _why_not),
+    Family(
+        f"gemma{number}_audio", f"the audio encoder of Gemma {number}", {kind: mixin}, why_not,
+        no_layer={kind: "it multiplies each dimension of its queries by a factor, which a layer does not have"},
     )
-)
+    for number, kind, mixin, why_not in (
+        ("3n", "gemma3n.Gemma3nAudioAttention", Gemma3nMixin, lambda _: None),
+        ("4", "gemma4.Gemma4AudioAttention", Gemma4Mixin, _why_not),
+    )
+)  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from importlib import import_module
 
 import pytest
@@ -54,7 +53,7 @@ class WithStates(nn.Module):
 
 
 class Alone(nn.Module):
-    """An attention module, with states that have a gradient and rows that meet large and small scores."""
+    """An attention module, with states that have a gradient."""
 
     def __init__(self, attention, length):
         super().__init__()
@@ -91,7 +90,7 @@ def inputs_of(name, frames, dtype=torch.float64):
 
 @pytest.mark.usefixtures("in_double")
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("frames", [1, 2, 12, 40])
+@pytest.mark.parametrize("frames", [1, 12, 40])
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_and_all_gradients(name, frames, window):
     """All frames, also those in padding, whose states a convolution brings to others."""
@@ -108,7 +107,7 @@ def test_as_theirs_is_in_single_precision(name):
 
 @pytest.mark.usefixtures("in_double")
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("length", [1, 12, 31])
+@pytest.mark.parametrize("length", [1, 31])
 def test_the_attention_of_gemma3n(length, window):
     module = Alone(tiny("gemma3n", window).conformer[0].attention.attn, length)
     judge.assert_parity(module, {"mask": torch.rand(2, length) < 0.6})
@@ -117,7 +116,7 @@ def test_the_attention_of_gemma3n(length, window):
 @needs_gemma4
 @pytest.mark.usefixtures("in_double")
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("length", [1, 12, 31])
+@pytest.mark.parametrize("length", [1, 31])
 def test_the_attention_of_gemma4(length, window):
     """Any mask, for one sequence or for all of them, and the weights."""
     encoder = tiny("gemma4", window)
@@ -144,15 +143,22 @@ def test_what_it_refuses():
         if name == "gemma4":
             with pytest.raises(ValueError, match="in blocks of 8 queries and 12 keys its rows of distances move into"):
                 ours.patch(tiny(name, (8, 5, 0)))
+            model.config.attention_invalid_logits_value = -1.0
+            with pytest.raises(ValueError, match="attention_invalid_logits_value is -1.0, so it attends to pairs"):
+                ours.patch(model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled(name):
-    model, inputs = tiny(name).float(), inputs_of(name, 30, torch.float32)
-    mine = copy.deepcopy(model)
-    ours.patch(mine)
+    model, states = tiny(name), torch.randn(2, 30, 24, dtype=torch.float64)
+    if name == "gemma3n":
+        module, inputs = model.conformer[0].attention.attn, {"mask": torch.rand(2, 30) < 0.5}
+    else:
+        module, inputs = model.layers[0].self_attn, {"position_embeddings": model.rel_pos_enc(states)}
+        inputs["attention_mask"] = torch.rand(2, 1, 8, 4, 8) < 0.5
+    ours.patch(module)
     torch.compiler.reset()
-    found = torch.compile(mine, backend="aot_eager")(**inputs)[0]
-    torch.testing.assert_close(found, model(**inputs)[0], atol=1e-5, rtol=1e-5)
+    found, wanted = torch.compile(module, backend="aot_eager")(states, **inputs), module(states, **inputs)
+    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0.0)
     torch.compiler.reset()
