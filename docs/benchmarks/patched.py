@@ -89,6 +89,9 @@ def cases(quick: bool) -> list[Case]:
         "hidden_states": _states(n, 1024), "attention_mask": _near(n, window)})
         for name, kind, window in (("Inkling sliding attention", "hybrid_sliding", 512),
                                    ("Inkling full attention", "hybrid", n))]  # fmt: skip
+    made += [Case(name, str(n), partial(_gemma, number), partial(_gemma_inputs, number, n), ("eager",), rounds=5)
+             for name, number in (("Gemma 3n audio attention", "3n"), ("Gemma 4 audio attention", "4"))
+             for n in ([1000, 3000] if not quick else [40])]  # fmt: skip
     return made
 
 
@@ -130,6 +133,32 @@ def _inkling(kind: str, way: str) -> nn.Module:
     attention = InklingAttention(config, 0)
     nn.init.normal_(attention.rel_logits_proj.proj, std=0.02)  # it has no values at first
     return attention
+
+
+def _gemma(number: str, way: str) -> nn.Module:
+    from transformers.models.gemma3n import modeling_gemma3n as three
+    from transformers.models.gemma4 import modeling_gemma4 as four
+
+    if number == "3n":
+        return three.Gemma3nAudioAttention(three.Gemma3nAudioConfig())
+    return four.Gemma4AudioAttention(four.Gemma4AudioConfig(), 0)
+
+
+def _gemma_inputs(number: str, length: int) -> dict[str, Tensor]:
+    """Frames without padding; Gemma 4 makes its mask and its sines once for all layers."""
+    from types import SimpleNamespace
+
+    from transformers.models.gemma4 import modeling_gemma4 as four
+
+    if number == "3n":
+        return {"hidden_states": _states(length, 1536), "mask": torch.zeros(1, length, dtype=torch.bool)}
+    config, states = four.Gemma4AudioConfig(), _states(length, 1024)
+    blocked: Any = four.Gemma4AudioModel._convert_4d_mask_to_blocked_5d
+    return {
+        "hidden_states": states,
+        "position_embeddings": four.Gemma4AudioRelPositionalEncoding(config)(states),
+        "attention_mask": blocked(SimpleNamespace(config=config), _near(length, config.attention_context_left - 1)),
+    }
 
 
 def _states(length: int, width: int, batch: int = 1) -> Tensor:

@@ -14,7 +14,7 @@ from relgraph.nn import RelationAttention
 
 FILES = (
     "t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit",
-    "xlnet", "cpmant", "prophetnet",
+    "xlnet", "cpmant", "prophetnet", "gemma",
 )  # fmt: skip
 """The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
 
@@ -24,8 +24,6 @@ REFUSED = {
     "the boxes of each pair (its softmax is the plain one, computed with another offset)",
     "esmfold2.EsmFold2DiffusionAttention": "it has no tables: a network computes its biases from states of each pair",
     "longt5.LongT5TransientGlobalAttention": "its queries also see averages of blocks, which have a bias of their own",
-    "gemma3n.Gemma3nAudioAttention": "its blocks of 12 queries and 24 keys leave no tensor of all pairs to save",
-    "gemma4.Gemma4AudioAttention": "its blocks of 12 queries and 24 keys leave no tensor of all pairs to save",
 }
 """Classes with relative terms that are not worth serving, named as in :class:`Family`, and why."""
 
