@@ -85,11 +85,16 @@ def _draw(app: Any) -> None:
 
 
 def _change(app: Any, page: str, source: list[str]) -> None:
-    """The index has cards; the first picture of a page that shows no results yet comes below its first paragraph."""
+    """The index has cards; the first picture of a page that shows no results yet comes below its first paragraph.
+
+    A picture of kept results gets a box, which scrolls on a phone, where its text would else be too small.
+    """
     if page == "gallery/index":
         source[0] = cards.index()
         return
     stem = page.removeprefix("gallery/")
+    results = f":: /gallery/images/{stem}.png\n"
+    source[0] = source[0].replace(f".. image{results}", f".. figure{results}   :figclass: results\n")
     picture = Path(app.srcdir) / "gallery" / "images" / f"sphx_glr_{stem}_001.png"
     if page == stem or stem in (*cards.FROM_THE_PAGE, *cards.with_results()) or not picture.is_file():
         return
