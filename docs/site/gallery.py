@@ -62,9 +62,16 @@ def _folder(script: dict[str, Any]) -> Path:
 
 def setup(app: Any) -> dict[str, Any]:
     """Show the results of an example before its code, and cards on the gallery's index."""
+    app.connect("config-inited", _shrink, priority=1)  # before sphinx-gallery reads its settings
     app.connect("builder-inited", _draw, priority=900)  # after sphinx-gallery has made the folder
     app.connect("source-read", _change)
     return {"parallel_read_safe": True}
+
+
+def _shrink(app: Any, config: Any) -> None:
+    """Make small placeholders for a quick look, which shows no results: large ones take a third of a second."""
+    if app.tags.has("quick"):
+        config.sphinx_gallery_conf["thumbnail_size"] = (80, 56)
 
 
 def _draw(app: Any) -> None:
@@ -85,11 +92,16 @@ def _draw(app: Any) -> None:
 
 
 def _change(app: Any, page: str, source: list[str]) -> None:
-    """The index has cards; the first picture of a page that shows no results yet comes below its first paragraph."""
+    """The index has cards; the first picture of a page that shows no results yet comes below its first paragraph.
+
+    A picture of kept results gets a box, which scrolls on a phone, where its text would else be too small.
+    """
     if page == "gallery/index":
         source[0] = cards.index()
         return
     stem = page.removeprefix("gallery/")
+    results = f":: /gallery/images/{stem}.png\n"
+    source[0] = source[0].replace(f".. image{results}", f".. figure{results}   :figclass: results\n")
     picture = Path(app.srcdir) / "gallery" / "images" / f"sphx_glr_{stem}_001.png"
     if page == stem or stem in (*cards.FROM_THE_PAGE, *cards.with_results()) or not picture.is_file():
         return

@@ -116,8 +116,8 @@ class RelationAttention(Projections):
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler without
             ``num_labels`` and ``names``.
-        ValueError: sizes, names or numbers that do not fit, such as heads that do not divide, a dropout outside ``[0,
-            1)``, ``num_labels`` with a labeler, tables or a score of another size; a parameter of more than 2³¹
+        ValueError: sizes, names or numbers that do not fit, such as heads that do not divide, a dropout outside
+            ``[0, 1)``, ``num_labels`` with a labeler, tables or a score of another size; a parameter of more than 2³¹
             elements; biases of queries with a score other than the dot product, or a ``position_bias`` without a key
             table.
         NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels; biases of

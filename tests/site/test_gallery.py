@@ -41,6 +41,13 @@ def test_other_pages_stay_as_they_are(built, page):
     assert changed(built, page) == PAGE
 
 
+def test_a_picture_of_results_is_in_a_box(built):
+    text = PAGE.replace("The second.", ".. image:: /gallery/images/karate_club.png\n   :alt: Results\n")
+    boxed = ".. figure:: /gallery/images/karate_club.png\n   :figclass: results\n   :alt: Results\n"
+    assert boxed in changed(built, "gallery/karate_club", text)
+    assert changed(built, "gallery/quickstart", text).count("figure::") == 0
+
+
 def test_the_index_is_ours(built):
     assert changed(built, "gallery/index", "what sphinx-gallery wrote") == cards.index()
 
