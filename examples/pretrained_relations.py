@@ -7,7 +7,7 @@ A small BERT, pretrained here on Python code, gets distances or relations of cod
    :alt: Hidden variables named right in the long run, by row
 
 A variable of a function is hidden, and the model points at the one that belongs there. This page trains for seconds, on
-short functions of Python's own library; the results come from a long training on all of it, of other tokens.
+short functions of Python's own library; the results come from long training on all functions.
 """
 
 import ast

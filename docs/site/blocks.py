@@ -89,10 +89,14 @@ def check_command(words: list[str]) -> None:
         target, options = words[1], words[2:]
         folder = ROOT / target
     assert folder.exists(), f"there is no {target}"
+    places = [folder]
+    if target == "examples/run.py" and options and not options[0].startswith("-"):
+        places.append(folder.with_name("experiments") / f"{options[0]}.py")
+        assert places[-1].exists(), f"there is no experiment {options[0]}"
     for option in options:
         name = option.split("=")[0]
         if re.fullmatch(r"--[a-z][a-z-]*", name) and name != "--help":
-            assert knows(folder, name), f"{target} knows no {name}"
+            assert any(knows(place, name) for place in places), f"{target} knows no {name}"
 
 
 SHARED = (ROOT / "examples" / "example_options.py", ROOT / "docs" / "benchmarks" / "about.py")
@@ -103,11 +107,18 @@ SHARED = (ROOT / "examples" / "example_options.py", ROOT / "docs" / "benchmarks"
 def knows(place: Path, option: str) -> bool:
     """Whether a source file names the option, or the field that the option comes from."""
     texts = [path.read_text(encoding="utf-8") for path in ([place] if place.is_file() else sorted(place.rglob("*.py")))]
-    for shared in SHARED:
+    shared = [
+        path.read_text(encoding="utf-8")
+        for path in SHARED
         if any(
-            re.search(rf"^from [a-z.]*\b{shared.stem} import .*\b(Options|command)\b", text, re.MULTILINE)
+            re.search(rf"^from [a-z.]*\b{path.stem} import .*\b(Options|command)\b", text, re.MULTILINE)
             for text in texts
-        ):
-            texts.append(shared.read_text(encoding="utf-8"))
+        )
+    ]
     field = option.removeprefix("--").removeprefix("no-").replace("-", "_")
-    return any(re.search(rf"\"{option}\"|\b{field}[:=]", text) for text in texts)
+    # an experiment names its numbers in a dict; the meanings in the shared file are those of all numbers
+    return any(
+        re.search(rf"\"{option}\"|\b{field}{quote}[:=]", text)
+        for quote, several in (('"?', texts), ("", shared))
+        for text in several
+    )

@@ -28,7 +28,6 @@ from example_options import Options
 from example_runs import Runs, cores, lead, percent, picture, side_by_side, train
 from kept_results import SHORT_MODEL
 from pretrained_relations import HIDDEN, PAD, SIZES, Pointer, masked
-from quickstart import CODE, DISTANCE, Data, code_relations, distances, draw_labels
 from stdlib_functions import Batch, Function
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -38,6 +37,7 @@ from transformers.utils import logging
 
 import relgraph as rg
 from experiments import Experiment, Work
+from experiments.quickstart import CODE, DISTANCE, Data, code_relations, distances, draw_labels
 from relgraph.interop.transformers import add_relations
 
 logging.disable_progress_bar()

@@ -75,7 +75,7 @@ def quickstart(example, patch, _):
     patch.setattr(example, "load", cache(example.load))
     of_rows = [f"{kind}-{row}" for kind in ("tables", "attention") for row in ("relative", "code-relations")]
     rows = sorted((variant.name for variant in example.VARIANTS), key=lambda row: row != "code relations")
-    return ["--steps", "2", "--variants", *rows], rows, ["results", "labels", *of_rows]
+    return ["--steps", "2", "--rows", *rows], rows, ["results", "labels", *of_rows]
 
 
 def naming_functions(example, patch, folder):
@@ -88,7 +88,7 @@ def naming_functions(example, patch, folder):
 
 
 def pretrained_relations(example, patch, _):
-    import quickstart as task
+    from experiments import quickstart as task
 
     options, _, _ = quickstart(task, patch, _)
     return options[:2], list(example.ROWS), ["results", "labels", "tables"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import code_relations
 import pytest
-import quickstart
 import stdlib_functions as data
 import torch
+from experiments import quickstart
 
 from relgraph.interop import python
 

@@ -23,13 +23,14 @@ def built(tmp_path):
     """A folder of pages in which two examples have drawn pictures."""
     images = tmp_path / "gallery" / "images"
     images.mkdir(parents=True)
-    for stem in ("quickstart", "karate_club", "label_pictures"):
+    for stem in ("patched_memory", "karate_club", "label_pictures"):
         (images / f"sphx_glr_{stem}_001.png").touch()
     return tmp_path
 
 
 def test_the_first_picture_comes_below_the_first_paragraph(built):
-    head, rest = changed(built, "gallery/quickstart").split(".. image:: /gallery/images/sphx_glr_quickstart_001.png\n")
+    image = ".. image:: /gallery/images/sphx_glr_patched_memory_001.png\n"
+    head, rest = changed(built, "gallery/patched_memory").split(image)
     assert head == PAGE[: PAGE.index("The second.")]
     options, text = rest.split("\n\n", 1)
     assert options.split("\n") == ["   :class: sphx-glr-single-img", f"   :alt: {gallery.ALT}"]

@@ -66,8 +66,8 @@ def example(script):
 def test_a_shell_block_may_name_what_there_is():
     check_shell(
         example(
-            "python examples/quickstart.py --seeds 3   # a comment\n"
-            "python -m venv .venv && .venv/bin/python examples/quickstart.py\n"
+            "python examples/run.py quickstart --seeds 3 --validate   # a comment\n"
+            "python -m venv .venv && .venv/bin/python examples/run.py quickstart\n"
             "OMP_NUM_THREADS=1 python -m examples.translation train data run --steps 5 \\\n    --batch-tokens 10\n"
             "echo 'ein Satz' | python -m examples.translation translate runs/first\n"
             "torchrun --standalone --nproc-per-node 2 -m examples.translation train data run --steps 5\n"
@@ -82,9 +82,10 @@ def test_a_shell_block_may_name_what_there_is():
     [
         ("python examples/nothing.py", "there is no examples/nothing.py"),
         ("python -m examples.nothing", "there is no examples.nothing"),
-        ("true && .venv/bin/python examples/quickstart.py --nothing 3", "quickstart.py knows no --nothing"),
+        ("true && .venv/bin/python examples/run.py quickstart --nothing 3", "run.py knows no --nothing"),
+        ("python examples/run.py quickstarts", "there is no experiment quickstarts"),
         ("python -m examples.translation train \\\n  --no-such-option=5", "translation knows no --no-such-option"),
-        ("torchrun --nproc-per-node 2 examples/quickstart.py --nothing", "quickstart.py knows no --nothing"),
+        ("torchrun --nproc-per-node 2 examples/run.py quickstart --nothing", "run.py knows no --nothing"),
         ("torchrun --nproc-per-node 2", "torchrun runs neither"),
         ("for x in", "syntax error"),
     ],
