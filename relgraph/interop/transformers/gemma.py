@@ -89,7 +89,7 @@ def _pairs(mask: Tensor, key: Any, make: Callable[[], Tensor]) -> tuple[Tensor, 
         known = blind.is_cpu and not torch.compiler.is_compiling()  # a GPU would have to wait
         return seen[:, None], None if known and not blind.any() else blind
 
-    return memory_of([mask]).once(("blocks", key), made)
+    return made() if torch.compiler.is_compiling() else memory_of([mask]).once(("blocks", key), made)
 
 
 def _in_blocks(

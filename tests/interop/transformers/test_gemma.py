@@ -146,19 +146,3 @@ def test_what_it_refuses():
             model.config.attention_invalid_logits_value = -1.0
             with pytest.raises(ValueError, match="attention_invalid_logits_value is -1.0, so it attends to pairs"):
                 ours.patch(model)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_compiled(name):
-    model, states = tiny(name), torch.randn(2, 30, 24, dtype=torch.float64)
-    if name == "gemma3n":
-        module, inputs = model.conformer[0].attention.attn, {"mask": torch.rand(2, 30) < 0.5}
-    else:
-        module, inputs = model.layers[0].self_attn, {"position_embeddings": model.rel_pos_enc(states)}
-        inputs["attention_mask"] = torch.rand(2, 1, 8, 4, 8) < 0.5
-    ours.patch(module)
-    torch.compiler.reset()
-    found, wanted = torch.compile(module, backend="aot_eager")(states, **inputs), module(states, **inputs)
-    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0.0)
-    torch.compiler.reset()
