@@ -22,6 +22,8 @@ from docs.site import inventories
 from docs.site.gallery import EXAMPLES, OUT, Pictures, arguments, helpers
 
 gc.set_threshold(100_000, 50, 50)  # a build makes millions of nodes that stay: to look through them often takes seconds
+if tags.has("quick"):  # noqa: F821  # Sphinx gives this file its tags
+    gc.disable()  # without examples all pages fit into memory, and to look through them even seldom takes two seconds
 SearchEnglish.stem = cache(SearchEnglish.stem)  # each page has the same words again
 
 project = "relgraph"
