@@ -90,7 +90,7 @@ class RelationCollator:
         made = [one if isinstance(one, Labels) else self._labels(one) for one in given]
         length, mask = batch["input_ids"].shape[1], batch.get("attention_mask")
         if mask is None and all("input_ids" in feature for feature in features):
-            seen = [[1] * len(feature["input_ids"]) for feature in features]
+            seen = [[1] * min(len(feature["input_ids"]), length) for feature in features]
             rest = [[0] * (length - len(one)) for one in seen]
             mask = [a + b if self.padding_side == "right" else b + a for a, b in zip(seen, rest, strict=True)]
         check_sizes(
