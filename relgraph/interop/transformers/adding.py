@@ -105,7 +105,7 @@ def add_relations(
     if any(isinstance(module, Relation) for module in model.modules()):
         raise ValueError(
             f"model must have no relations yet, got a {type(model).__name__} with some: if you added none, it was made "
-            "with the configuration of a model that has some; give each model its own, copy.deepcopy(config)"
+            "with the configuration of a model that has some; use a copy from before add_relations"
         )
     check_kinds("tables", tables)
     check.boolean("per_head", per_head)
