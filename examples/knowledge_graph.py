@@ -56,7 +56,7 @@ FIRST = READ.nodes.index(PERSONS[0])  # persons have the last numbers
 
 # %%
 # A batch is the part of the graph within three facts of some persons. PyG's ``NeighborLoader`` samples such parts too,
-# with the package ``pyg-lib``; this needs no further package.
+# with the package ``pyg-lib``; this needs no further package. :doc:`/howto/graphs` does it by ``NodeLoader``.
 
 
 def sample(persons, labeler):

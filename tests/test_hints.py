@@ -253,17 +253,26 @@ def test_tables_of_a_sum_want_an_index():
 def test_hints_about_the_mistakes_of_newcomers():
     x, q = torch.randn(3, 16), torch.randn(2, 5, 2, 8)
     layer = rg.RelationAttention(16, 4, labeler=rg.ShortestPath(3))
-    with pytest.raises(TypeError, match=r"does not label lengths: pass what it reads, labels=\.\.\.$"):
+    with pytest.raises(TypeError, match=r"does not label lengths: it reads a Graph, so pass labels=graph$"):
         layer(x)
+    with pytest.raises(ValueError, match="^labels must cover the 3 rows of query, got a graph of 2 nodes$"):
+        layer(x, labels=rg.Graph(torch.tensor([[0], [1]]), 2))
+    ids, distances = torch.tensor([[0, 1, 3]] * 3), rg.ClippedDistance(2)(3)
+    with pytest.raises(TypeError, match=r"got tuple: for several labels of a pair add them, as in rg\.DenseLabels"):
+        rg.RelationAttention(16, 4, num_labels=5)(x, labels=(ids, distances))
+    with pytest.raises(ValueError, match=r"got values from 0 to 3: ids count from 0, and num_labels is 3$"):
+        rg.DenseLabels(ids, 3)
     with pytest.raises(ValueError, match=r"got \[5, 5\]: query must be \[B, H, N, D\], and seems to be \[B, N, H, D\]"):
         rg.relation_attention(q, q, q, rg.ClippedDistance(2)(5), torch.randn(5, 8))
     model = rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, labeler=rg.Segments(2)), 1)
     cache = model.new_cache()
     model(x, labels=torch.tensor([0, 0, 1]), is_causal=True, cache=cache)
-    with pytest.raises(
-        ValueError, match=r"cover .* = \[1, 4\], got \[1, 1\]: new tokens see all keys, so give the lab"
-    ):
-        model(x[:1], labels=torch.tensor([1]), is_causal=True, cache=cache)
+    for old in (torch.tensor([1]), torch.tensor([0, 0, 1])):
+        match = (
+            rf"cover .* = \[1, 4\], got \[{len(old)}, {len(old)}\]: new tokens see all keys, so give the labels of all"
+        )
+        with pytest.raises(ValueError, match=match):
+            model(x[:1], labels=old, is_causal=True, cache=cache)
     with rg.record_attention(model) as record:
         model(x, labels=torch.tensor([0, 0, 1]))
     with pytest.raises(KeyError, match=r"name must be one of 'layers.0.self_attn', got 'layers.1.self_attn'"):

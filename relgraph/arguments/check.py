@@ -271,7 +271,8 @@ def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> N
         return
     low, high = _bounds(ids)
     if low < minimum or high >= num_labels:
-        raise ValueError(f"{name} must lie in [{minimum}, {num_labels}), got values from {low} to {high}")
+        hint = f": ids count from 0, and num_labels is {num_labels}" if name == "ids" and low >= minimum else ""
+        raise ValueError(f"{name} must lie in [{minimum}, {num_labels}), got values from {low} to {high}{hint}")
 
 
 def all_below(ids: Tensor, stop: int) -> bool:

@@ -57,6 +57,8 @@ def in_place_of_labels(value: Any, *, or_graph: bool = False) -> str:
         return f"{_name(value)}: call it with a length or a graph, labels=labeler(length)"
     if _is(value, "relgraph.labelers.graph.paths.PathLabels"):
         return f"{_name(value)}: pass its .labels"
+    if isinstance(value, (list, tuple)) and any(_is(one, "relgraph.labels.base.Labels") for one in value):
+        return f"{_name(value)}: for several labels of a pair add them, as in rg.DenseLabels(ids, R) + distances"
     if or_graph and not _is(value, "torch.Tensor"):  # raw ids are not accepted then
         return _as_tensor(value).replace("make it a tensor with", "make labels of it with rg.DenseLabels and")
     return _as_tensor(value, "rg.DenseLabels(ids, num_labels)")

@@ -191,7 +191,7 @@ def check_labels_fit(
             )
     elif labels.q_len != q_len or labels.k_len != k_len:
         hint = ""
-        if labels.q_len == labels.k_len == q_len < k_len:
+        if q_len < k_len and labels.q_len == labels.k_len < k_len:
             hint = ": new tokens see all keys, so give the labels of all tokens so far"
         elif heads is not None and labels.q_len == heads:
             hint = f": {query} must be [B, H, N, D], and seems to be [B, N, H, D]; transpose(1, 2) makes it so"

@@ -53,7 +53,12 @@ def make_labels(labeler: Any, labels: Any, name: str, x: Any, cache: _AnyCache |
     """
     past, length = 0 if cache is None else len(cache), whole_length(length_of(name, x))
     if labels is not None and labeler is not None and not isinstance(labels, Labels):
-        labels = labels_of(labeler, labels, argument)
+        given, labels = labels, labels_of(labeler, labels, argument)
+        misfit = isinstance(given, Graph) and labels.q_len != length and not (labels.packed and x.dim() == 3)
+        if misfit and cache is None and active() is None:
+            raise ValueError(
+                f"{argument} must cover the {length} rows of {name}, got a graph of {given.num_nodes} nodes"
+            )
     if labels is not None or labeler is None:
         return labels if cache is None else labels_of_new_rows(labels, past, length)
     if past:
@@ -127,9 +132,12 @@ def labels_of_lengths(
     try:
         made = labeler(*lengths, **given)
     except TypeError as error:
-        several = _inputs(labeler)
-        pass_it = f"call it, {name}=labeler({several})" if several else f"pass what it reads, {name}=..."
-        why = f" ({error})" if several or getattr(labeler, "_reads_lengths", True) else ""  # else it got no length
+        needed, reads_lengths = _inputs(labeler), getattr(labeler, "_reads_lengths", True)
+        read = needed[0] if needed and not reads_lengths else "..."
+        pass_it = f"{'it reads a Graph, so pass' if read == 'graph' else 'pass what it reads,'} {name}={read}"
+        if len(needed) > 1:
+            pass_it = f"call it, {name}=labeler({', '.join(needed)})"
+        why = f" ({error})" if len(needed) > 1 or reads_lengths else ""  # else it got no length
         raise TypeError(
             f"{name} must be given, as the labeler {shown(labeler)} does not label lengths: {pass_it}{why}"
         ) from error
@@ -146,11 +154,11 @@ def labels_of(labeler: Any, given: Any, name: str = "labels") -> Labels:
     except TypeError as error:
         if isinstance(given, Graph):
             raise
-        several = _inputs(labeler)
-        if several:
+        needed = _inputs(labeler)
+        if len(needed) > 1:
             raise TypeError(
                 f"{name} must be Labels, as {shown(labeler)} reads several inputs, got {type(given).__name__}: "
-                f"call it, {name}=labeler({several})"
+                f"call it, {name}=labeler({', '.join(needed)})"
             ) from error
         got = in_place_of_labels(given, or_graph=True)
         own_hint = ": make it a Graph with rg.Graph(edge_index, num_nodes)"
@@ -161,14 +169,14 @@ def labels_of(labeler: Any, given: Any, name: str = "labels") -> Labels:
     return check_made(labeler, made)
 
 
-def _inputs(labeler: Any) -> str:
-    """The inputs of a labeler that must be called with several, such as ``height, width``; empty for all others."""
-    for part in getattr(labeler, "parts", ()):  # a composition calls all its parts alike
-        if found := _inputs(part):
-            return found
+def _inputs(labeler: Any) -> list[str]:
+    """The names of the inputs that a labeler must be called with, such as ``height`` and ``width``, if it has names."""
+    parts = getattr(labeler, "parts", ())
+    if parts:  # a composition calls all its parts alike, but makes lengths for those that read them
+        found = [(_inputs(part), getattr(part, "_reads_lengths", True)) for part in parts]
+        return max((names for names, lengths in found if len(names) > 1 or not lengths), key=len, default=[])
     try:
         parameters = inspect.signature(labeler).parameters.values()
     except (TypeError, ValueError):
-        return ""
-    needed = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
-    return ", ".join(needed) if len(needed) > 1 else ""
+        return []
+    return [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]

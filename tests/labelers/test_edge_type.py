@@ -81,16 +81,16 @@ def test_a_loop_of_the_graph_and_one_of_the_labeler():
 @pytest.mark.parametrize(
     ("edges", "options", "match"),
     [
-        ([(0, 1), (1, 0)], {"inverse": True}, "from 1 to 0, 1 of them added by inverse=True$"),
-        ([(0, 1), (0, 1)], {"inverse": True}, "from 1 to 0, 2 of them added by inverse=True$"),
-        ([(0, 1), (1, 1)], {"self_loop": True}, "from 1 to 1, 1 of them added by self_loop=True$"),
+        ([(0, 1), (1, 0)], {"inverse": True}, "from 1 to 0, 1 of them added by inverse=True: make it EdgeType"),
+        ([(0, 1), (0, 1)], {"inverse": True}, "from 1 to 0, 2 of them added by inverse=True: make it EdgeType"),
+        ([(0, 1), (1, 1)], {"self_loop": True}, "from 1 to 1, 1 of them added by self_loop=True: make it EdgeType"),
         (
             [(1, 1)],
             {"self_loop": True, "inverse": True},
-            "from 1 to 1, 1 of them added by inverse=True, 1 of them added by self_loop=True$",
+            "from 1 to 1, 1 of them added by inverse=True, 1 of them added by self_loop=True: make it EdgeType",
         ),
-        ([(0, 2), (0, 2)], {"self_loop": True}, "more than one edge from 0 to 2$"),
-        ([(0, 1), (0, 1)], {}, "more than one edge from 0 to 1$"),
+        ([(0, 2), (0, 2)], {"self_loop": True}, "more than one edge from 0 to 2: make it EdgeType"),
+        ([(0, 1), (0, 1)], {}, "more than one edge from 0 to 1: make it EdgeType"),
     ],
 )
 def test_parallel_edges_name_the_option_that_made_them(edges, options, match):

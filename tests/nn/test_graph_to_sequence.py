@@ -297,8 +297,8 @@ class TestRefused:
         self.check(rf"{match} shape \[4, 12\]", tgt=tgt[0])
 
     def test_labelers_of_the_wrong_side(self):
-        match = r"labels must be given, as the labeler ShortestPath\(.*\) does not label lengths: pass what it reads, "
-        self.check(rf"src_{match}src_labels=\.\.\.$", error=TypeError, src_labels=None)
+        match = r"labels must be given, as the labeler ShortestPath\(.*\) does not label lengths: it reads a Graph, so "
+        self.check(rf"src_{match}pass src_labels=graph$", error=TypeError, src_labels=None)
         self.check(f"tgt_{match}", error=TypeError, options={"target_labeler": PATHS})
         self.check(f"memory_{match}", error=TypeError, options={"memory_labeler": PATHS})
 

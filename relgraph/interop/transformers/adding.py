@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from transformers import PreTrainedModel
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.interop.transformers import saved
-from relgraph.interop.transformers.batching import repeated
+from relgraph.interop.transformers.batching import ALIGN, check_sizes, labels_of_tokens, repeated
 from relgraph.interop.transformers.bert import COPIES, RelatedBertMixin
 from relgraph.interop.transformers.by_name import NAME, through_interface
 from relgraph.interop.transformers.families import kind_of
@@ -32,7 +33,6 @@ from relgraph.interop.transformers.self_attention import BEFORE_FIVE, head_size_
 from relgraph.labels import Labels, padded
 from relgraph.nn import LabelTable
 from relgraph.nn.cache import labels_of_new_rows
-from relgraph.nn.made_labels import labels_of
 from relgraph.nn.tables import check_kinds
 
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
@@ -57,14 +57,16 @@ def add_relations(
     labeler reads, such as a :class:`~relgraph.Graph`. A packed batch of labels is padded on the right.
     :func:`~relgraph.interop.transformers.align` makes labels of tokens from a graph of words. Pairs of tokens that the
     labels do not let attend do not attend: to keep what the model learned, choose a labeler whose other pairs attend,
-    such as ``rg.EdgeType(types, attend="all")``. A labeler that reads lengths only needs no ``relation_labels``.
+    such as ``rg.EdgeType(types, attend="all")``; for one whose labels let only pairs with an edge attend, this warns.
+    A labeler that reads lengths only needs no ``relation_labels``.
 
     With a cache, ``relation_labels`` are those of all tokens so far and perhaps of later ones. ``generate`` takes them,
     up to the last token that it may make; each step cuts its rows. Of an encoder–decoder model the encoder gets
     relations. ``Trainer`` needs :class:`~relgraph.interop.transformers.RelationCollator`. For adapters of PEFT, add
     relations first, and name ``modules_to_save=["relation"]``.
 
-    ``save_pretrained`` writes the tables with the other weights, and the labeler into the configuration. Once this
+    The configuration of the model then holds the labeler, so other models made with the same object have relations too.
+    ``save_pretrained`` writes the tables with the other weights, and the labeler with the configuration. Once this
     module is imported, ``from_pretrained`` of transformers brings both back, unless the labeler is a class of yours:
     then it warns, and :func:`~relgraph.interop.transformers.from_pretrained` takes it.
 
@@ -101,7 +103,10 @@ def add_relations(
         hint = ": add relations before the adapters, to the model within" if hasattr(model, "get_base_model") else ""
         raise TypeError(f"model must be a transformers.PreTrainedModel, got {type(model).__name__}{hint}")
     if any(isinstance(module, Relation) for module in model.modules()):
-        raise ValueError(f"model must have no relations yet, got a {type(model).__name__} with some")
+        raise ValueError(
+            f"model must have no relations yet, got a {type(model).__name__} with some: if you added none, it was made "
+            "with the configuration of a model that has some; use a copy from before add_relations"
+        )
     check_kinds("tables", tables)
     check.boolean("per_head", per_head)
     report = _found(model, layers)
@@ -114,6 +119,12 @@ def add_relations(
         )
     modules = [model.get_submodule(one.name) for one in report.patched]
     made = [_relation_for(module, labeler, tables, per_head) for module in modules]  # may raise, before any change
+    if _lets_only_related_attend(labeler):
+        warnings.warn(
+            f"outputs change before any training, as {shown(labeler)} lets only pairs with an edge attend: to keep "
+            "what the model learned, pass attend='all' to the labeler",
+            stacklevel=2,
+        )
     register()
     if any(map(_looks_up, modules)):
         model.set_attn_implementation(NAME)
@@ -201,6 +212,14 @@ _BY_MODULE = frozenset(COPIES if BEFORE_FIVE else ())
 def _looks_up(module: nn.Module) -> bool:
     """Whether a module looks up its attention by name; BERT does so since transformers 5."""
     return through_interface(type(module))
+
+
+def _lets_only_related_attend(labeler: Any) -> bool:
+    """Whether a labeler, or a part of it, lets only pairs with an edge or another relation attend."""
+    within = [*getattr(labeler, "parts", ()), getattr(labeler, "labeler", None)]
+    return getattr(labeler, "attend", None) in ("edges", "related") or any(
+        _lets_only_related_attend(one) for one in within if one is not None
+    )
 
 
 def _attach(module: Any, relation: Relation) -> None:
@@ -376,7 +395,7 @@ def _empty(own: type) -> Any:
 
 def _made(model: Any, given: Any) -> Labels:
     """The labels that a model was given, or that its labeler makes of what it was given, of the right labels."""
-    labels = given if isinstance(given, Labels) else labels_of(model._relgraph_labeler, given, LABELS)
+    labels = given if isinstance(given, Labels) else labels_of_tokens(model._relgraph_labeler, given)
     tables = next(module for module in model.modules() if isinstance(module, Relation)).tables
     if not tables._fits(labels.num_labels):
         raise ValueError(f"{LABELS} must have num_labels {tables.num_labels}, as the tables, got {labels.num_labels}")
@@ -394,14 +413,19 @@ def _of_call(model: Any, given: Any, inputs: dict[str, Any]) -> Labels:
     if labels.device not in (None, tokens.device):
         labels = labels.to(tokens.device)
     past = 0 if cache is None or getattr(model.config, "is_encoder_decoder", False) else int(cache.get_seq_length())
-    if labels.packed:
+    if labels.k_ptr is not None:
+        sizes = labels.k_ptr.diff().tolist()
+        sizes = sizes * tokens.shape[0] if len(sizes) == 1 else sizes
+        if len(sizes) == tokens.shape[0]:
+            check_sizes(sizes, inputs.get("attention_mask"), length)
         labels = padded(labels, length)
     if past or model.can_generate():
         labels = labels_of_new_rows(labels, past, length)
     if (labels.q_len, labels.k_len) != (length, past + length):
         so_far = f"{past} of the cache and " if past else ""
         raise ValueError(
-            f"{LABELS} must label all {past + length} tokens, {so_far}{length} of the call, got {labels!r}"
+            f"{LABELS} must label all {past + length} tokens, {so_far}{length} of the call, got labels of "
+            f"{labels.k_len}: if these are words, {ALIGN}(encoding, graph)"
         )
     if labels.batch_size not in (1, tokens.shape[0]):
         raise ValueError(f"{LABELS} must be those of {tokens.shape[0]} texts or of one for all, got {labels!r}")

@@ -29,7 +29,8 @@ def align(
 
     A labeler may read the graph of tokens, if it only looks at edges, as :class:`~relgraph.EdgeType` does. If it looks
     farther, such as :class:`~relgraph.TreeRelation` or :class:`~relgraph.ShortestPath`, label the words first and align
-    the labels, because the tokens of a tree are no tree.
+    the labels: over tokens the edges no longer form a tree, because each piece of a word gets all its edges. The two
+    ways differ if only pairs with an edge attend: special tokens then see nobody in a graph, and everybody in labels.
 
     Args:
         encoding: what a fast tokenizer gives for a text, or for several, such as
@@ -37,9 +38,9 @@ def align(
         graph: a :class:`~relgraph.Graph` whose nodes are the words, or :class:`~relgraph.Labels` of them; for several
             texts a list with one for each.
         pieces: which tokens of a word count: ``"all"``, or only the ``"first"`` one.
-        spans: where each node is in the text, ``[N, 2]``, as characters from the first up to one before the last, for
-            nodes that are not words of the tokenizer; a token belongs to the smallest span that holds all of it. For
-            several texts a list with one for each. None counts words as the tokenizer does.
+        spans: if nodes are not the tokenizer's words (say, tokens of a program), the characters that each node covers,
+            ``[N, 2]``: its first one, and the one after its last; a token belongs to the smallest span that holds all
+            of it. For several texts a list with one for each. None counts words as the tokenizer does.
         sequence: if the tokenizer got pairs of texts, which of both the graph is of, 0 or 1; None reads both as one.
 
     Returns:

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
+from relgraph.graphs import Graph
 from relgraph.interop.transformers.relation import LABELS
 from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels, padded
 from relgraph.labels.naming import named_by
 from relgraph.nn.made_labels import labels_of
 
 SIDES = ("right", "left")
+ALIGN = "pass rg.interop.transformers.align"
 
 
 class RelationCollator:
@@ -69,7 +71,8 @@ class RelationCollator:
         Raises:
             TypeError: features that are no mappings, or an entry of the column that is neither Labels nor what the
                 labeler reads.
-            ValueError: no texts, a text without the column, or labels that cannot be in one batch.
+            ValueError: no texts, a text without the column, labels that cannot be in one batch, or labels of more or
+                fewer rows than their text has tokens.
         """
         features = check.items("features", features, "a list of mappings")
         if not features:
@@ -85,13 +88,66 @@ class RelationCollator:
         given = [feature[LABELS] for feature in features]
         batch = self.collator([{k: v for k, v in feature.items() if k != LABELS} for feature in features])
         made = [one if isinstance(one, Labels) else self._labels(one) for one in given]
-        batch[LABELS] = batched(made, batch["input_ids"].shape[1], self.padding_side)
+        length, mask = batch["input_ids"].shape[1], batch.get("attention_mask")
+        if mask is None and all("input_ids" in feature for feature in features):
+            seen = [[1] * min(len(feature["input_ids"]), length) for feature in features]
+            rest = [[0] * (length - len(one)) for one in seen]
+            mask = [a + b if self.padding_side == "right" else b + a for a, b in zip(seen, rest, strict=True)]
+        check_sizes(
+            [one.q_len for one in made], None if mask is None else torch.as_tensor(mask), length, self.padding_side
+        )
+        batch[LABELS] = batched(made, length, self.padding_side)
         return batch
 
     def _labels(self, given: Any) -> Labels:
         if self.labeler is None:
             raise TypeError(f"{LABELS} must be Labels, as there is no labeler, got {type(given).__name__}")
-        return labels_of(self.labeler, given, LABELS)
+        return labels_of_tokens(self.labeler, given)
+
+
+def labels_of_tokens(labeler: Any, given: Any) -> Labels:
+    """The labels that a labeler makes from what a model or a collator got; errors name ``align``."""
+    try:
+        return labels_of(labeler, given, LABELS)
+    except TypeError as error:
+        for kind, name in ((Graph, "graphs"), (Labels, "labels")):
+            if isinstance(given, (list, tuple)) and given and all(isinstance(one, kind) for one in given):
+                tokens = ", or rg.Graph.batch(graphs) if their nodes are tokens" if kind is Graph else ""
+                raise TypeError(
+                    f"{LABELS} must be Labels, or what {shown(labeler)} reads, got a {type(given).__name__} of {name}: "
+                    f"{ALIGN}(encoding, {name}){tokens}"
+                ) from error
+        raise
+    except ValueError as error:
+        if not str(error).startswith("graph must be a tree"):
+            raise
+        raise ValueError(
+            f"{error}: tokens of one word share its edges, so label the words and align the labels, "
+            "align(encoding, [labeler(g) for g in graphs])"
+        ) from error
+
+
+def check_sizes(sizes: Sequence[int], mask: Any, length: int, side: str = "right") -> None:
+    """Raise ValueError unless each of several labels covers all tokens of its text, with padding or without.
+
+    ``mask`` is that of the model, ``[B, length]``, or None if there is no padding; ``side`` is where labels are padded.
+    """
+    if all(size == length for size in sizes):
+        return
+    alternative = "" if mask is not None else "; if the texts are padded, pass attention_mask"
+    if mask is None:
+        mask = torch.ones(len(sizes), length)
+    if not isinstance(mask, Tensor) or list(mask.shape) != [len(sizes), length]:
+        return
+    seen = mask.bool()
+    for row, (size, tokens) in enumerate(zip(sizes, seen.sum(1).tolist(), strict=True)):
+        place = slice(0, size) if side == "right" else slice(length - size, length)
+        if size == length or (size == tokens and bool(seen[row, place].all())):
+            continue
+        hint = f"if nodes are words, {ALIGN}(encoding, graphs){alternative}"
+        if size == tokens:
+            hint = f"they are padded on the {side}, but the text is not: label all {length} tokens, padding included"
+        raise ValueError(f"{LABELS} must have a node for each of {tokens} tokens of text {row}, got {size}: {hint}")
 
 
 def batched(several: Sequence[Labels], length: int, side: str = "right") -> Labels:

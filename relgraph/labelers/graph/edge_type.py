@@ -113,7 +113,9 @@ class EdgeType(GraphLabeler):
         try:
             return edge_labels(self, graph, torch.cat(index, 1), torch.cat(ids))
         except ValueError as error:
-            raise ValueError(f"{error}{self._count_added(index, graph.num_nodes)}") from None
+            added, several = self._count_added(index, graph.num_nodes), str(error).startswith("duplicates")
+            hint = ": make it EdgeType(..., duplicates='first') or 'sum'" if several else ""
+            raise ValueError(f"{error}{added}{hint}") from None
 
     def _count_added(self, index: list[Tensor], nodes: int) -> str:
         """How many edges of the first pair with several were added, by each option."""

@@ -150,6 +150,23 @@ def batch_rows(labels):
     return labels.to_dense()[0].tolist()
 
 
+def on_side(side):
+    """A collator that pads on this side."""
+    return lambda given: {name: x.flip(1) if side == "left" else x for name, x in padded(given).items()}
+
+
+def test_collator_refuses_graphs_of_words():
+    given = [{"input_ids": [1] * n, "labels": [0] * n, "relation_labels": _edgeless(2)} for n in (2, 3)]
+    bare = lambda features: {"input_ids": padded(features)["input_ids"]}  # noqa: E731
+    for collator in (padded, bare):
+        with pytest.raises(
+            ValueError, match="a node for each of 3 tokens of text 1, got 2: if nodes are words, pass rg"
+        ):
+            ours.RelationCollator(collator, LABELS)(given)
+    with pytest.raises(ValueError, match="they are padded on the left, but the text is not: label all 3 tokens"):
+        ours.RelationCollator(padded, LABELS, "left")(given)
+
+
 def test_collator_pads_on_both_sides():
     graphs = [rg.Graph(torch.tensor([[0], [1]]), n, edge_type=torch.tensor([0])) for n in (2, 3)]
     features = [{"input_ids": [1] * graph.num_nodes, "labels": [0] * graph.num_nodes} for graph in graphs]
@@ -160,7 +177,7 @@ def test_collator_pads_on_both_sides():
     ):
         given = [one | {"relation_labels": graph} for one, graph in zip(features, graphs, strict=True)]
         for side, first in (("right", 0), ("left", 1)):
-            labels = ours.RelationCollator(padded, kind, side)(given)["relation_labels"]
+            labels = ours.RelationCollator(on_side(side), kind, side)(given)["relation_labels"]
             labels = labels.parts[0] if isinstance(labels, rg.SumLabels) else labels
             ids, attend = labels.to_dense()
             assert attend.all()

@@ -104,7 +104,7 @@ def test_labels_mean_the_same_as_those_that_a_relation_of_distances_makes(name):
 
 KINDS = {
     "edges": (LABELER, rg.Graph(torch.tensor([[0, 3], [4, 4]]), N, edge_type=torch.tensor([0, 1]))),
-    "packed": (LABELER, rg.Graph(torch.tensor([[0, 6], [4, 7]]), 2 * N - 5, edge_type=torch.tensor([0, 1]), ptr=torch.tensor([0, N - 5, 2 * N - 5]))),
+    "packed": (LABELER, rg.Graph(torch.tensor([[0, 8], [4, 9]]), 2 * N - 3, edge_type=torch.tensor([0, 1]), ptr=torch.tensor([0, N - 3, 2 * N - 3]))),
     "function": (rg.FromFunction(lambda i, j: (i + j) % 2, 2), None),
     "sum": (rg.Segments(2) + rg.ClippedDistance(1), torch.tensor([0] * 5 + [1] * (N - 5))),
     "product": (LABELER * rg.EdgeType(1, attend="all"), rg.Graph(torch.tensor([[0], [4]]), N, edge_type=torch.tensor([0]))),
@@ -302,11 +302,16 @@ def test_bad_input():
     ):
         ours.add_relations(t5, LABELER)
     ours.add_relations(model, LABELER)
-    with pytest.raises(ValueError, match="model must have no relations yet, got a LlamaForCausalLM with some"):
+    with pytest.raises(
+        ValueError, match="no relations yet, got a LlamaForCausalLM with some: if you added none, it was"
+    ):
         ours.add_relations(model, LABELER)
     with pytest.raises(ValueError, match="relation_labels must be given, as EdgeType.* does not label lengths"):
         model(**inputs)
-    with pytest.raises(ValueError, match=r"relation_labels must label all 11 tokens, 11 of the call, got Dense"):
+    with pytest.raises(
+        ValueError,
+        match=r"relation_labels must label all 11 tokens, 11 of the call, got labels of 5: if these are words",
+    ):
         model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(5, 5, dtype=torch.long), 2))
     with pytest.raises(ValueError, match="relation_labels must be those of 2 texts or of one for all, got Dense"):
         model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(3, N, N, dtype=torch.long), 2))
@@ -316,6 +321,42 @@ def test_bad_input():
         model(**inputs, relation_labels=Mine()(torch.zeros(N, N, dtype=torch.long)))
     with pytest.raises(ValueError, match="attn_implementation must stay 'relgraph'"):
         model.set_attn_implementation("sdpa")
+
+
+def test_graphs_of_words_are_refused():
+    """They would be padded to the tokens, so word i would be token i."""
+    model = made("BertForMaskedLM")
+    ours.add_relations(model, LABELER)
+    one = rg.Graph(torch.tensor([[0], [1]]), N, edge_type=torch.tensor([0]))
+    several = [rg.Graph(one.edge_index, size, edge_type=one.edge_type) for size in (N - 3, 4)]
+    right, left = inputs_of("Bert", left=0), inputs_of("Bert", left=N - 4, right=0)
+    words = r"relation_labels must have a node for each of {} tokens of text {}, got {}: if nodes are words, pass rg"
+    for given, inputs, message in (
+        (several, right, words.format(11, 1, 4)),
+        (several[::-1], right, words.format(8, 0, 4)),
+        ([one, several[1]], left, "of 4 tokens of text 1, got 4: they are padded on the right, but the text is not: label all 11"),
+        ([one, several[1]], left | {"attention_mask": None}, r"align\(encoding, graphs\); if the texts are padded, pass atten"),
+        ([several[1]], right, words.format(8, 0, 4)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            model(**inputs, relation_labels=rg.Graph.batch(given))
+    for given, name in ((several, "graphs"), ([LABELER(one)] * 2, "labels")):
+        with pytest.raises(
+            TypeError, match=rf"a list of {name}: pass rg.interop.transformers.align\(encoding, {name}\)"
+        ):
+            model(**right, relation_labels=given)
+    ours.add_relations(other := made("BertForMaskedLM"), rg.TreeRelation())
+    with pytest.raises(
+        ValueError, match=r"parents 0 and 2: tokens of one word share its edges, so label the words and"
+    ):
+        other(**right, relation_labels=rg.Graph(torch.tensor([[0, 2], [1, 1]]), N))
+
+
+@pytest.mark.parametrize("whole", [lambda one: one, lambda one: rg.ClippedDistance(1) + one.dense()])
+def test_warns_if_only_pairs_with_an_edge_attend(whole):
+    with pytest.warns(UserWarning, match="outputs change before any training, as .*EdgeType.* lets only pairs with"):
+        ours.add_relations(made("BertForMaskedLM"), whole(rg.EdgeType(2)))
+    ours.add_relations(made("BertForMaskedLM"), whole(LABELER))
 
 
 def test_reports_and_unpatching_leave_relations():
