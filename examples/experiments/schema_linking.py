@@ -8,7 +8,7 @@ All rows see the words, and which item is a word, a column or a table. They diff
   whether its table's name does. That settles ``of``;
 - ``schema relations``: labels of what two items are to each other; ``key tables only`` leaves out their value tables.
 
-``rotary`` and ``key tables only`` have no figures yet. The last lines are rules: any column with the right name, and
+The last lines are rules: any column with the right name, and
 all that names tell, which takes the column of that name in the named table, or for ``behind`` one of those in other
 tables. Training and test questions are the same for all seeds, so ± covers only initial values and the order of
 batches. Layers, rate and steps were tuned only for ``schema relations``, on other questions.
