@@ -146,3 +146,17 @@ def test_what_it_refuses():
             model.config.attention_invalid_logits_value = -1.0
             with pytest.raises(ValueError, match="attention_invalid_logits_value is -1.0, so it attends to pairs"):
                 ours.patch(model)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled(name):
+    model = tiny(name).float()
+    ours.patch(model)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    for frames in (30, 41):
+        inputs = inputs_of(name, frames, torch.float32)
+        torch.testing.assert_close(compiled(**inputs)[0], model(**inputs)[0], atol=1e-5, rtol=1e-5)
+    torch.compiler.reset()
