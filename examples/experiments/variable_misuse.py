@@ -3,7 +3,7 @@
 The rows differ only in the label of a pair of tokens: none, the clipped distance, the relations of the program's graph,
 or the sum of the last two, each with tables of its own. Pairs without an edge attend without a label; where several
 edges join a pair, their terms add up. ``key tables only`` is the sum without tables of values, and ``rotary`` has
-rotary positions in place of labels; neither has figures yet. Below the rows come rules that learn nothing.
+rotary positions in place of labels. Below the rows come rules that learn nothing.
 
 The last three columns cover only functions with a bug. ``place`` asks where the bug is, given that there is one;
 ``repair`` asks what belongs there, given the place; for the last column the model has to find both by itself.
