@@ -92,7 +92,11 @@ def _ordered(section: list[str], described: Any) -> list[str]:
 
     def rank(entry: list[str]) -> int:
         name = ENTRY.match(entry[0])[1]
-        needed = name in given and given[name].default is inspect.Parameter.empty and not name.startswith("*")
+        several = name in given and given[name].kind in (
+            inspect.Parameter.VAR_POSITIONAL,
+            inspect.Parameter.VAR_KEYWORD,
+        )
+        needed = name in given and given[name].default is inspect.Parameter.empty and not several
         return 0 if name == "labeler" else 1 if needed else 2 if name in COMMON else 3
 
     return [section[0], *(line for entry in sorted(entries, key=rank) for line in entry), ""]

@@ -17,9 +17,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 HEADER = "GALLERY_HEADER.rst"
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Start here": ("label_pictures", "quickstart"),
+    "Start here": ("quickstart", "karate_club"),
     "Code and language": ("syntax_trees", "variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
-    "Graphs": ("karate_club", "knowledge_graph", "graph_classification", "kinship", "additive_scores"),
+    "Graphs": ("knowledge_graph", "graph_classification", "kinship", "additive_scores", "label_pictures"),
     "Tables": ("relational_tables",),
     "Sequences": ("translating_numbers",),
     "Hugging Face": ("pretrained_relations", "patched_memory", "patched_tables"),

@@ -112,3 +112,33 @@ def test_the_picture_shows_the_figures(name, monkeypatch, tmp_path, capsys):
         else:
             lines = [list(line[0].get_ydata()) for line in ax.containers]
             assert lines == [[row.figures[column][0] for column in panel.columns] for row in shown]
+
+
+@pytest.mark.parametrize(
+    ("begin", "file", "variants"),
+    [
+        (
+            "| AqSol",
+            "aqsol",
+            ("PyG GPSConv", "PyG TransformerConv", "relgraph", "relgraph, no states", "relgraph, no labels"),
+        ),
+        ("| rel-f1", "rel-f1", ("ours, no labels", "HGTConv", "ours")),
+    ],
+)
+def test_the_readme_has_the_kept_figures_of_public_benchmarks(begin, file, variants):
+    kept = json.loads((KEPT / "partial" / f"{file}.json").read_text(encoding="utf-8"))
+    runs, score = (kept["runs"], "test") if file == "aqsol" else (kept["dnf"]["runs"], "score")
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").replace("**", "").splitlines()
+    (row,) = [line for line in lines if line.startswith(begin)]
+    values = [[run[score] for run in runs if run["variant"] == variant] for variant in variants]
+    assert re.findall(r"\d\.\d+ ± \d\.\d+", row) == [f"{mean(x):.3f} ± {stdev(x):.3f}" for x in values]
+
+
+def test_the_readme_has_the_figures_of_the_translation_page():
+    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").replace("**", "").splitlines()
+    (row,) = [line for line in lines if line.startswith("|") and "BLEU" in line]
+    found = [
+        re.search(rf"^\| {name} \| (\S+) ± (\S+)", page, re.MULTILINE) for name in ("sinusoidal", "relative, k = 16")
+    ]
+    assert re.findall(r"(\d+\.\d) ± (\d\.\d)", row) == [(f"{float(m[1]):.1f}", f"{float(m[2]):.1f}") for m in found]

@@ -281,8 +281,9 @@ def _nothing_found(model: nn.Module, chosen: dict[str, Family], unpatched: list[
     seen = "; ".join(f"{name or 'itself'} ({one.kind}): {one.why}" for name, one in _by_layers(unpatched))
     seen = f"{type(model).__name__} with {seen or 'no attention'}"
     return (
-        f"model has no attention that can be patched, got {seen}. Families: {', '.join(chosen)}; "
-        "the page Hugging Face of the documentation says which models they serve"
+        f"model has no attention that can be patched, got {seen}: the page Hugging Face of the documentation, "
+        f"docs/howto/hugging-face.md, says which models have one of the {len(chosen)} families that are asked for; "
+        "add_relations gives labels to BERT, Llama and others"
     )
 
 
