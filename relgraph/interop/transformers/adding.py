@@ -2,8 +2,8 @@
 
 The model and the models within it get a class of their own, which inherits from theirs. Its ``forward`` takes
 ``relation_labels=``, makes them :class:`~relgraph.Labels` of the tokens of this call, and hands them on as a keyword
-argument, which models of transformers pass down to the attention function. BERT before transformers 5 passes nothing
-down: its relations hold the labels during the call.
+argument, which models of transformers pass down to the attention function. Before transformers 5 some, such as BERT,
+BART and GPT-2, do not: there relations also hold the labels during the call.
 """
 
 from __future__ import annotations
@@ -344,11 +344,12 @@ def related_class(own: type) -> type:
         labels = given.pop(LABELS, None)
         if labels is not None:
             labels = _of_call(self, labels, given | dict(zip(named, args, strict=False)))
-            if self._relgraph_lends:
+            if not self._relgraph_lends and (rest or not BEFORE_FIVE):
+                given[LABELS] = labels
+            if BEFORE_FIVE and not (LABELS in given and _checkpoints(self)):
                 _check_checkpoints(self)
                 with lending(self, labels):
                     return theirs.forward(self, *args, **given)
-            given[LABELS] = labels
         return theirs.forward(self, *args, **given)
 
     parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
@@ -361,9 +362,13 @@ def related_class(own: type) -> type:
     return type(own.__name__, (RelatedModel, own), more | {"_relgraph_unrelated": own})
 
 
+def _checkpoints(model: Any) -> bool:
+    return model.training and model.is_gradient_checkpointing
+
+
 def _check_checkpoints(model: Any) -> None:
     """Checkpoints run layers again during backward, when the relations have no labels any more."""
-    if model.training and model.is_gradient_checkpointing:
+    if _checkpoints(model):
         raise NotImplementedError(
             f"gradient checkpointing of a {type(model).__name__} with relations needs transformers 5, which passes "
             f"{LABELS} through its layers, got {transformers.__version__}: call gradient_checkpointing_disable()"

@@ -20,7 +20,7 @@ from relgraph.arguments.brief import shown
 from relgraph.interop.transformers import by_name, saved
 from relgraph.interop.transformers.by_name import NAME
 from relgraph.interop.transformers.common import SINKS, compute, refuse, trimmed, wants_weights
-from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, offset_of
+from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, lent, offset_of
 from relgraph.score import Softcap
 
 RESTORED_BY: list[Callable[[PreTrainedModel], None]] = []
@@ -65,10 +65,12 @@ def attention(
     table = position_bias if position_bias is not None and by_name.is_table(module, position_bias) else None
     if relation is not None or table is not None:
         q_len, keys, offset = query.shape[2], key.shape[2], None
-        if table is not None or given.get(LABELS) is None:
+        passed = given.get(LABELS)
+        passed = lent(relation) if passed is None and relation is not None else passed
+        if table is not None or passed is None:
             offset = offset_of(q_len, keys, given.get("cache_position"), attention_mask, causal)
         if relation is not None:
-            labels, tables = relation(query, keys, given.get(LABELS), offset)
+            labels, tables = relation(query, keys, passed, offset)
         if table is not None:
             labels, tables = by_name.with_table(module, table, q_len, keys, offset, labels, tables)
             position_bias = None
