@@ -96,10 +96,9 @@ def check_served(model: nn.Module) -> None:
     override()
     if any(through_interface(type(module)) for module in model.modules()):
         return
+    families = all_families().values()
     for name, module in model.named_modules():
-        for family in (
-            () if hasattr(type(module), "_relgraph_own") else all_families().values()
-        ):  # a patched one is served already
+        for family in () if hasattr(type(module), "_relgraph_own") else families:  # a patched one is served already
             if bases_of(module) & (family.kinds.keys() - set(family.holders)) and family.why_not(module) is None:
                 raise NotImplementedError(
                     f"attn_implementation must not be {NAME!r} for {type(model).__name__}, as {name} "
