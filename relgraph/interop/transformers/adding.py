@@ -241,6 +241,8 @@ def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
         if layers is None
         else {check.integer("layers", one, minimum=0) for one in check.items("layers", layers, "numbers")}
     )
+    if wanted is not None and not wanted:
+        raise ValueError(f"layers must name at least one layer, got {shown(layers)}")
     patched, unpatched, numbers = [], [], set()
     for name, module in model.named_modules():
         kind = type(module).__name__

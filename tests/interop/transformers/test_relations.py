@@ -290,6 +290,7 @@ def test_bad_input():
     inputs = inputs_of("Llama")
     for given, error, message in (
         ({"layers": [2]}, ValueError, r"layers must be among those with self-attention, \[0, 1\], got \[2\]"),
+        ({"layers": []}, ValueError, r"layers must name at least one layer, got \[\]"),
         ({"tables": ("keys",)}, ValueError, "tables"),
         ({"labeler": 3}, TypeError, "labeler must be callable and have num_labels and names, got int"),
         ({"per_head": 1}, TypeError, "per_head"),
