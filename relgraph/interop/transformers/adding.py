@@ -429,10 +429,12 @@ def _of_call(model: Any, given: Any, inputs: dict[str, Any]) -> Labels:
     if past or model.can_generate():
         labels = labels_of_new_rows(labels, past, length)
     if (labels.q_len, labels.k_len) != (length, past + length):
-        so_far = f"{past} of the cache and " if past else ""
+        so_far, hint = "", f"if these are words, {ALIGN}(encoding, graph)"
+        if past:
+            so_far, hint = f"{past} of the cache and ", "with a cache give the labels of all tokens up to the last one"
         raise ValueError(
             f"{LABELS} must label all {past + length} tokens, {so_far}{length} of the call, got labels of "
-            f"{labels.k_len}: if these are words, {ALIGN}(encoding, graph)"
+            f"{labels.k_len}: {hint}"
         )
     if labels.batch_size not in (1, tokens.shape[0]):
         raise ValueError(f"{LABELS} must be those of {tokens.shape[0]} texts or of one for all, got {labels!r}")
