@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -106,6 +106,11 @@ def add_relations(
         raise ValueError(
             f"model must have no relations yet, got a {type(model).__name__} with some: if you added none, it was made "
             "with the configuration of a model that has some; use a copy from before add_relations"
+        )
+    if isinstance(getattr(model.config, "decoder", None), PretrainedConfig):
+        raise NotImplementedError(
+            f"model must have one configuration for encoder and decoder, got {type(model).__name__} with two: add "
+            "relations to model.encoder"
         )
     check_kinds("tables", tables)
     check.boolean("per_head", per_head)

@@ -333,6 +333,19 @@ def test_bad_input():
         model.set_attn_implementation("sdpa")
 
 
+def test_an_encoder_and_a_decoder_with_configurations_of_their_own():
+    bert = transformers.BertConfig(**NO_DROPOUT)
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(bert, bert)
+    model = judge.randomized(transformers.EncoderDecoderModel(config)).double()
+    with pytest.raises(NotImplementedError, match=r"got EncoderDecoderModel with two: add relations to model\.encoder"):
+        ours.add_relations(model, LABELER)
+    ours.add_relations(model.encoder, LABELER)
+    inputs = inputs_of("Bert") | {"decoder_input_ids": torch.tensor([[3], [4]]), "relation_labels": dense()}
+    before = model(**inputs).logits
+    randomize(model)
+    assert (model(**inputs).logits - before).abs().max() > 1e-3
+
+
 def test_graphs_of_words_are_refused():
     """They would be padded to the tokens, so word i would be token i."""
     model = made("BertForMaskedLM")
