@@ -56,9 +56,9 @@ def attention(
     """Attention in the form of the interface: ``[B, N_q, H, D_v]``, and the weights or None.
 
     The attribute ``relation`` of the module, a :class:`Relation`, perhaps wrapped by an adapter, may hold tables; of
-    ``given``, ``relation_labels``, ``softcap``, ``output_attentions`` and ``cache_position`` are read.
+    ``given``, ``relation_labels``, ``softcap``, ``s_aux``, ``output_attentions`` and ``cache_position`` are read.
     """
-    refuse(module, given, "head_mask", "layer_head_mask", SINKS)
+    refuse(module, given, "head_mask", "layer_head_mask")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     labels, tables = None, {}
     relation = getattr(module, "relation", None)
@@ -86,7 +86,7 @@ def attention(
         need_weights=wants_weights(module, given),
         is_causal=attention_mask is None and query.shape[2] > 1 and causal,
         q_offset=0 if labels is None and attention_mask is None else None,
-        score=None if softcap is None else Softcap(softcap), **tables,
+        score=None if softcap is None else Softcap(softcap), sink=given.get(SINKS), **tables,
     )  # fmt: skip
     return output.unflatten(-1, (query.shape[1], -1)), weights
 
