@@ -49,8 +49,9 @@ def align(
 
     Raises:
         TypeError: an encoding of a slow tokenizer, or a graph that is neither a Graph nor Labels.
-        ValueError: pairs of texts with neither ``sequence`` nor ``spans``, more or fewer graphs than texts, a graph with
-            fewer nodes than the text has words, packed graphs, spans without ``return_offsets_mapping=True``, or another choice of ``pieces`` or ``sequence``.
+        ValueError: pairs of texts with neither ``sequence`` nor ``spans``, more or fewer graphs than texts, a graph
+            with fewer nodes than the text has words, packed graphs, spans without ``return_offsets_mapping=True``, or
+            another choice of ``pieces`` or ``sequence``.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers

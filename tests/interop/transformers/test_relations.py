@@ -321,7 +321,9 @@ def test_bad_input():
         match=r"relation_labels must label all 11 tokens, 11 of the call, got labels of 5: if these are words",
     ):
         model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(5, 5, dtype=torch.long), 2))
-    with pytest.raises(ValueError, match="all 12 tokens, 11 of the cache and 1 .* of 11: .* labels of all tokens up to"):
+    with pytest.raises(
+        ValueError, match="all 12 tokens, 11 of the cache and 1 .* of 11: .* labels of all tokens up to"
+    ):
         model.generate(**inputs, max_new_tokens=3, relation_labels=dense())
     with pytest.raises(ValueError, match="relation_labels must be those of 2 texts or of one for all, got Dense"):
         model(**inputs, relation_labels=rg.DenseLabels(torch.zeros(3, N, N, dtype=torch.long), 2))
