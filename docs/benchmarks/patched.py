@@ -377,7 +377,7 @@ def print_peak(name: str, way: str, what: str, quick: bool) -> None:
 
 
 def print_hour() -> None:
-    """Print peak memory and seconds of a patched layer of Parakeet over one hour; theirs would need over 100 GiB."""
+    """Print peak memory and seconds of a patched layer of Parakeet over one hour; the scores of theirs take 60 GiB."""
     model = _parakeet("Block", "sdpa").eval()
     rg.interop.transformers.patch(model)
     forward(model, _with_sines(100))

@@ -2,8 +2,8 @@
 
 The model and the models within it get a class of their own, which inherits from theirs. Its ``forward`` takes
 ``relation_labels=``, makes them :class:`~relgraph.Labels` of the tokens of this call, and hands them on as a keyword
-argument, which models of transformers pass down to the attention function. BERT before transformers 5 passes nothing
-down: its relations hold the labels during the call.
+argument, which models of transformers pass down to the attention function. Before transformers 5 some, such as BERT,
+BART and GPT-2, do not: there relations also hold the labels during the call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -106,6 +106,11 @@ def add_relations(
         raise ValueError(
             f"model must have no relations yet, got a {type(model).__name__} with some: if you added none, it was made "
             "with the configuration of a model that has some; use a copy from before add_relations"
+        )
+    if isinstance(getattr(model.config, "decoder", None), PretrainedConfig):
+        raise NotImplementedError(
+            f"model must have one configuration for encoder and decoder, got {type(model).__name__} with two: add "
+            "relations to model.encoder"
         )
     check_kinds("tables", tables)
     check.boolean("per_head", per_head)
@@ -241,6 +246,8 @@ def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
         if layers is None
         else {check.integer("layers", one, minimum=0) for one in check.items("layers", layers, "numbers")}
     )
+    if wanted is not None and not wanted:
+        raise ValueError(f"layers must name at least one layer, got {shown(layers)}")
     patched, unpatched, numbers = [], [], set()
     for name, module in model.named_modules():
         kind = type(module).__name__
@@ -344,11 +351,12 @@ def related_class(own: type) -> type:
         labels = given.pop(LABELS, None)
         if labels is not None:
             labels = _of_call(self, labels, given | dict(zip(named, args, strict=False)))
-            if self._relgraph_lends:
+            if not self._relgraph_lends and (rest or not BEFORE_FIVE):
+                given[LABELS] = labels
+            if BEFORE_FIVE and not (LABELS in given and _checkpoints(self)):
                 _check_checkpoints(self)
                 with lending(self, labels):
                     return theirs.forward(self, *args, **given)
-            given[LABELS] = labels
         return theirs.forward(self, *args, **given)
 
     parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
@@ -361,9 +369,13 @@ def related_class(own: type) -> type:
     return type(own.__name__, (RelatedModel, own), more | {"_relgraph_unrelated": own})
 
 
+def _checkpoints(model: Any) -> bool:
+    return model.training and model.is_gradient_checkpointing
+
+
 def _check_checkpoints(model: Any) -> None:
     """Checkpoints run layers again during backward, when the relations have no labels any more."""
-    if model.training and model.is_gradient_checkpointing:
+    if _checkpoints(model):
         raise NotImplementedError(
             f"gradient checkpointing of a {type(model).__name__} with relations needs transformers 5, which passes "
             f"{LABELS} through its layers, got {transformers.__version__}: call gradient_checkpointing_disable()"
@@ -422,10 +434,12 @@ def _of_call(model: Any, given: Any, inputs: dict[str, Any]) -> Labels:
     if past or model.can_generate():
         labels = labels_of_new_rows(labels, past, length)
     if (labels.q_len, labels.k_len) != (length, past + length):
-        so_far = f"{past} of the cache and " if past else ""
+        so_far, hint = "", f"if these are words, {ALIGN}(encoding, graph)"
+        if past:
+            so_far, hint = f"{past} of the cache and ", "with a cache give the labels of all tokens up to the last one"
         raise ValueError(
             f"{LABELS} must label all {past + length} tokens, {so_far}{length} of the call, got labels of "
-            f"{labels.k_len}: if these are words, {ALIGN}(encoding, graph)"
+            f"{labels.k_len}: {hint}"
         )
     if labels.batch_size not in (1, tokens.shape[0]):
         raise ValueError(f"{LABELS} must be those of {tokens.shape[0]} texts or of one for all, got {labels!r}")

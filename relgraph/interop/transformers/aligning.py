@@ -41,15 +41,17 @@ def align(
         spans: if nodes are not the tokenizer's words (say, tokens of a program), the characters that each node covers,
             ``[N, 2]``: its first one, and the one after its last; a token belongs to the smallest span that holds all
             of it. For several texts a list with one for each. None counts words as the tokenizer does.
-        sequence: if the tokenizer got pairs of texts, which of both the graph is of, 0 or 1; None reads both as one.
+        sequence: if the tokenizer got pairs of texts, which of both the graph is of, 0 or 1; None needs ``spans``,
+            which then count characters of either text.
 
     Returns:
         A graph of the tokens, for several texts a packed batch; or labels of the tokens, one batch row per text.
 
     Raises:
         TypeError: an encoding of a slow tokenizer, or a graph that is neither a Graph nor Labels.
-        ValueError: more or fewer graphs than texts, a graph with fewer nodes than the text has words, packed graphs,
-            spans without ``return_offsets_mapping=True``, or another choice of ``pieces`` or ``sequence``.
+        ValueError: pairs of texts with neither ``sequence`` nor ``spans``, more or fewer graphs than texts, a graph
+            with fewer nodes than the text has words, packed graphs, spans without ``return_offsets_mapping=True``, or
+            another choice of ``pieces`` or ``sequence``.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -96,6 +98,9 @@ def _aligned(text: Any, graph: Any, spans: Any, pieces: str, sequence: int | Non
         raise ValueError(f"graph must hold data, got {graph!r} on the device meta")
     if packed:
         raise ValueError(f"graph must be of one text, got {graph!r}: give a list with one for each text")
+    numbers = {one for one in text.sequence_ids if one is not None}
+    if len(numbers) > 1 and sequence is None and spans is None:
+        raise ValueError("sequence must be 0 or 1 for a pair of texts, which of both graph is of, got None")
     words = torch.tensor(list(_words(text, spans, nodes, sequence)), dtype=torch.long)
     if words.numel() and int(words.max()) >= nodes:
         raise ValueError(f"graph must have a node for each of {int(words.max()) + 1} words of the text, got {nodes}")

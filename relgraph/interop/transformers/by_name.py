@@ -96,7 +96,7 @@ def check_served(model: nn.Module) -> None:
     override()
     if any(through_interface(type(module)) for module in model.modules()):
         return
-    families = [family for family in all_families().values() if family.convert is not None]
+    families = all_families().values()
     for name, module in model.named_modules():
         for family in () if hasattr(type(module), "_relgraph_own") else families:  # a patched one is served already
             if bases_of(module) & (family.kinds.keys() - set(family.holders)) and family.why_not(module) is None:

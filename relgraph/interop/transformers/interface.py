@@ -20,7 +20,7 @@ from relgraph.arguments.brief import shown
 from relgraph.interop.transformers import by_name, saved
 from relgraph.interop.transformers.by_name import NAME
 from relgraph.interop.transformers.common import SINKS, compute, refuse, trimmed, wants_weights
-from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, offset_of
+from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, lent, offset_of
 from relgraph.score import Softcap
 
 RESTORED_BY: list[Callable[[PreTrainedModel], None]] = []
@@ -56,19 +56,21 @@ def attention(
     """Attention in the form of the interface: ``[B, N_q, H, D_v]``, and the weights or None.
 
     The attribute ``relation`` of the module, a :class:`Relation`, perhaps wrapped by an adapter, may hold tables; of
-    ``given``, ``relation_labels``, ``softcap``, ``output_attentions`` and ``cache_position`` are read.
+    ``given``, ``relation_labels``, ``softcap``, ``s_aux``, ``output_attentions`` and ``cache_position`` are read.
     """
-    refuse(module, given, "head_mask", "layer_head_mask", SINKS)
+    refuse(module, given, "head_mask", "layer_head_mask")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     labels, tables = None, {}
     relation = getattr(module, "relation", None)
     table = position_bias if position_bias is not None and by_name.is_table(module, position_bias) else None
     if relation is not None or table is not None:
         q_len, keys, offset = query.shape[2], key.shape[2], None
-        if table is not None or given.get(LABELS) is None:
+        passed = given.get(LABELS)
+        passed = lent(relation) if passed is None and relation is not None else passed
+        if table is not None or passed is None:
             offset = offset_of(q_len, keys, given.get("cache_position"), attention_mask, causal)
         if relation is not None:
-            labels, tables = relation(query, keys, given.get(LABELS), offset)
+            labels, tables = relation(query, keys, passed, offset)
         if table is not None:
             labels, tables = by_name.with_table(module, table, q_len, keys, offset, labels, tables)
             position_bias = None
@@ -84,7 +86,7 @@ def attention(
         need_weights=wants_weights(module, given),
         is_causal=attention_mask is None and query.shape[2] > 1 and causal,
         q_offset=0 if labels is None and attention_mask is None else None,
-        score=None if softcap is None else Softcap(softcap), **tables,
+        score=None if softcap is None else Softcap(softcap), sink=given.get(SINKS), **tables,
     )  # fmt: skip
     return output.unflatten(-1, (query.shape[1], -1)), weights
 

@@ -104,7 +104,8 @@ class Relation(nn.Module):
                 raise ValueError(
                     f"{LABELS} must be given, as {shown(self.labeler)} does not label lengths, and none reached the "
                     "attention: call the model that add_relations got, with relation_labels=; Trainer passes them on "
-                    "if rg.interop.transformers.RelationCollator batches them"
+                    "if rg.interop.transformers.RelationCollator batches them; before transformers 5 some models lose "
+                    "them under gradient checkpointing"
                 )
             return labels_of_lengths(self.labeler, [q_len, keys], offset, query, LABELS), tables
         if not isinstance(labels, Labels):

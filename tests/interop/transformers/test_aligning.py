@@ -98,6 +98,7 @@ def test_bad_input(tokenizer):
         ({"graph": rg.Graph.batch([graph, graph])}, ValueError, "graph must be of one text, got Graph"),
         ({"graph": rg.Graph(torch.zeros(2, 0, dtype=torch.long), 1)}, ValueError, "a node for each of 2 words.* got 1"),
         ({"pieces": "last"}, ValueError, "pieces"),
+        ({"encoding": tokenizer("she", "walks")}, ValueError, "sequence must be 0 or 1 for a pair of texts.*got None"),
         ({"sequence": 2}, ValueError, "sequence must be .*got 2"),
         ({"spans": [(0, 3)]}, ValueError, r"spans must be integers \[N, 2\] with a row for each of 2 nodes of graph, got \[1, 2\]"),
     ):  # fmt: skip

@@ -12,7 +12,16 @@ transformers = pytest.importorskip("transformers")
 import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import interface  # noqa: E402
-from tests.interop.transformers import judge, test_deberta, test_t5  # noqa: E402
+from tests.interop.transformers import (  # noqa: E402
+    judge,
+    test_cpmant,
+    test_deberta,
+    test_levit,
+    test_prophetnet,
+    test_speech,
+    test_t5,
+    test_xlnet,
+)
 
 FIVE = test_t5.FIVE
 skip_old = pytest.mark.skipif(not FIVE, reason="T5 has no attention interface before transformers 5")
@@ -151,13 +160,19 @@ def test_both_ways_agree():
     assert ours.unpatch(both) == len(reports[0].patched)
 
 
-def test_a_model_that_the_name_does_not_serve():
-    model = test_deberta.tiny()
-    message = "attn_implementation must not be 'relgraph' for DebertaV2.*Disentangled.*patch"
+@pytest.mark.parametrize(("make", "kind"), [
+    (test_deberta.tiny, "DebertaV2.*Disentangled"), (test_xlnet.tiny, "XLNet"), (test_xlnet.funnel, "Funnel"),
+    (test_speech.wavlm, "WavLM"), (test_prophetnet.tiny, "ProphetNet"), (test_cpmant.tiny, "CpmAnt"),
+    (test_levit.tiny, "Levit"),
+])  # fmt: skip
+def test_a_model_that_the_name_does_not_serve(make, kind):
+    model = make()
+    message = f"attn_implementation must not be 'relgraph' for {kind}.*patch"
     with pytest.raises(NotImplementedError, match=message):
         model.set_attn_implementation("relgraph")
+    model.config._attn_implementation = "relgraph"
     with pytest.raises(NotImplementedError, match=message):
-        test_deberta.tiny(attn_implementation="relgraph")
+        type(model)(model.config)
     ours.patch(model)
     model.set_attn_implementation("relgraph")  # it has what the message asks for
     if not FIVE:

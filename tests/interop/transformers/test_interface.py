@@ -180,9 +180,24 @@ def test_bad_input():
         ours.Relation(3, 4)
     x = torch.randn(1, 1, 2, 4)
     named = "must be None in Module with attn_implementation='relgraph', got Tensor"
-    for given, why in (("head_mask", "a mask of heads acts"), ("s_aux", "relgraph has no sinks")):
-        with pytest.raises(NotImplementedError, match=f"{given} {named}: {why}.*; choose another attn_implementation"):
-            interface.attention(torch.nn.Module(), x, x, x, None, **{given: torch.ones(1)})
+    why = "a mask of heads acts .*; choose another attn_implementation"
+    with pytest.raises(NotImplementedError, match=f"head_mask {named}: {why}"):
+        interface.attention(torch.nn.Module(), x, x, x, None, head_mask=torch.ones(1))
+
+
+def test_sinks_are_those_of_gpt_oss():
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 16}
+    sizes |= {"num_hidden_layers": 2, "vocab_size": 30, "head_dim": 8, "num_local_experts": 2, "sliding_window": 4}
+    found = []
+    for name in ("eager", "relgraph"):
+        ours.register()
+        config = transformers.GptOssConfig(**sizes, num_experts_per_tok=1, attn_implementation=name)
+        model = judge.randomized(transformers.GptOssForCausalLM(config)).eval()
+        logits = model(torch.arange(3, 25).view(2, 11)).logits
+        (logits * torch.linspace(-1, 1, 30)).sum().backward()
+        found.append([logits, *(layer.self_attn.sinks.grad for layer in model.model.layers)])
+    assert found[0][1].abs().max() > 1e-3
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
 
 
 def test_relations_are_not_lost_in_silence(tmp_path):
