@@ -18,6 +18,9 @@ MEANINGS = {
 }
 
 
+QUICK_NEEDS_NONE = "; --quick needs no files"
+
+
 class Options(argparse.ArgumentParser):
     """The command line of an example: ``--quick``, ``--out``, ``--fresh``, and numbers that depend on the mode.
 
@@ -49,11 +52,13 @@ class Options(argparse.ArgumentParser):
         self.add_argument("--out", type=Path, help=f"output folder ({where})")
         self.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
 
-    def find_data(self, arguments: argparse.Namespace, name: str) -> None:
-        """Let ``arguments.data`` be the folder with this file or folder, of ``--data``, RELGRAPH_DATA, or ``data``."""
+    def find_data(self, arguments: argparse.Namespace, name: str, hint: str = "") -> Path:
+        """A file or folder below ``--data``, RELGRAPH_DATA, or ``data``, which ``arguments.data`` becomes."""
         arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
-        if not (arguments.data / name).exists():
-            self.error(f"--data must name a folder with {name}, got {arguments.data}")
+        path = arguments.data / name
+        if not path.exists():
+            self.error(f"--data must name a folder with {name}, got {arguments.data}{hint}")
+        return path
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """The options, with what is usual in the mode for those that are not given; ``seeds`` becomes a range.

@@ -116,5 +116,5 @@ if __name__ == "__main__":
 #     none                 12.1 ± 0.0  –            –
 #     pairs: maps, tables  90.5 ± 3.1  –            –
 #
-# In the same steps maps lead RGATConv by 12.6 (1.9 to 23.2). Trained longer they tie; RGCNConv leads
+# In the same steps maps (4 s) lead RGATConv (7 s) by 12.6 (1.9 to 23.2). Trained longer they tie; RGCNConv (4 s) leads
 # both tables by 7.7 (2.9 to 12.6). These, the default, are for labels that need not be composed, such as distances.

@@ -31,7 +31,7 @@ def split(token):
 
 
 def functions(rng):
-    for path in sorted(Path(ast.__file__).parent.glob("*.py"), key=lambda _: rng.random()):
+    for path in rng.sample(paths := sorted(Path(ast.__file__).parent.glob("*.py")), len(paths)):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno < 12:
                 yield python.read(re.sub(rf"\b{node.name}\b", "NAME", ast.unparse(node))), split(node.name)

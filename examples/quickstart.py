@@ -28,7 +28,7 @@ WIDTH, HEADS, WORDS = 96, 2, 2000
 
 def questions(rng):
     """Functions with a hidden variable: source, for each token the variable of that name or -1, and the answer."""
-    for path in sorted(Path(ast.__file__).parent.glob("*.py"), key=lambda _: rng.random()):
+    for path in rng.sample(paths := sorted(Path(ast.__file__).parent.glob("*.py")), len(paths)):
         for function in ast.parse(path.read_text(encoding="utf-8")).body:
             nodes = [*ast.walk(function)] if isinstance(function, ast.FunctionDef) else []
             names = [node for node in nodes if isinstance(node, ast.Name)]

@@ -25,7 +25,7 @@ RELATIONS, WIDTH, DROPOUT = rg.CodeRelations(), 64, 0.1  # two labels for reads,
 
 def questions(rng):
     """Of short functions the source, the places and numbers of variables, the index of the bug's place, the repair."""
-    for path in sorted(Path(ast.__file__).parent.glob("*.py"), key=lambda _: rng.random()):
+    for path in rng.sample(paths := sorted(Path(ast.__file__).parent.glob("*.py")), len(paths)):
         for function in ast.parse(path.read_text(encoding="utf-8")).body:
             nodes = [*ast.walk(function)] if isinstance(function, ast.FunctionDef) else []
             names = [node for node in nodes if isinstance(node, ast.Name)]

@@ -12,7 +12,6 @@ short mode uses made-up molecules whose class is planted in the kinds of two bon
 
 from __future__ import annotations
 
-import os
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 import torch_geometric
 from additive_scores import HEADS, Lookup, additive, conv, gat, loss_of, make_dictionaries
-from example_options import Options
+from example_options import QUICK_NEEDS_NONE, Options
 from example_runs import by_row, lead, percent, train
 from graph_classification import WIDTH
 from torch import Tensor, nn
@@ -128,12 +127,8 @@ def options(options: Options) -> None:
 
 
 def check(options: Options, arguments: Namespace) -> None:
-    arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
-    if not arguments.quick and not (arguments.data / "tudataset-cleaned" / "Mutagenicity.zip").is_file():
-        options.error(
-            f"--data must name a folder with tudataset-cleaned/Mutagenicity.zip, got {arguments.data}; "
-            "--quick needs no files"
-        )
+    if not arguments.quick:
+        options.find_data(arguments, "tudataset-cleaned/Mutagenicity.zip", QUICK_NEEDS_NONE)
 
 
 def begin(arguments: Namespace) -> Work:

@@ -21,7 +21,6 @@ auxiliary, adverb and subject determine its form.
 from __future__ import annotations
 
 import gzip
-import os
 import random
 import time
 from argparse import Namespace
@@ -35,8 +34,8 @@ from typing import Any
 
 import torch
 from dependency_trees import LABELER, Inflector, hide_verbs
-from example_options import Options
-from example_runs import Runs, percent, train
+from example_options import QUICK_NEEDS_NONE, Options
+from example_runs import percent, train
 from made_up_trees import treebank
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -231,13 +230,14 @@ def guess(train: Sequence[Question], test: Sequence[Question], clue: Callable[[F
     return mean(seen.get(key, usual).most_common(1)[0][0] == form for key, form in verbs(test))
 
 
-def report(runs: Sequence[Run]) -> str:
-    """The table that the command prints."""
+def report(runs: Sequence[Run], rules: dict[str, float]) -> str:
+    """The table that the command prints, and the rules that learn nothing."""
     lines = [f"{'variant':<22}" + "".join(f"{name:>15}" for name in COLUMNS) + f"{'seconds':>9}"]
     for name in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == name]
         cells = (percent([run.test[column] for run in mine]) for column in COLUMNS)
         lines.append(f"{name:<22}" + "".join(f"{c:>15}" for c in cells) + f"{mean(r.seconds for r in mine):>9.0f}")
+    lines += [f"most frequent form, given {name}: {100 * share:.1f} %" for name, share in rules.items()]
     return "\n".join(lines)
 
 
@@ -247,12 +247,9 @@ def options(options: Options) -> None:
 
 def check(options: Options, arguments: Namespace) -> None:
     """Find the files of the treebank; none for made-up sentences."""
-    data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
-    parts = () if arguments.quick and arguments.data is None else PARTS
-    arguments.files = {part: data / "ud-ewt" / f"en_ewt-ud-{part}.conllu.gz" for part in parts}
-    for path in arguments.files.values():
-        if not path.is_file():
-            options.error(f"--data must name the folder with ud-ewt, but {path} does not exist; --quick needs no files")
+    arguments.files = {}
+    for part in () if arguments.quick and arguments.data is None else PARTS:
+        arguments.files[part] = options.find_data(arguments, f"ud-ewt/en_ewt-ud-{part}.conllu.gz", QUICK_NEEDS_NONE)
 
 
 def begin(arguments: Namespace) -> Work:
@@ -275,16 +272,13 @@ def begin(arguments: Namespace) -> Work:
         validation, test = (accuracy(row, model, batches[part]) for part in ("dev", "test"))
         return Run(name, seed, validation, test, seconds, found), model
 
-    def rules(runs: Runs) -> None:
-        guesses = {name: guess(questions["train"], questions["test"], clue) for name, clue in GUESSES.items()}
-        for name, share in guesses.items():
-            print(f"most frequent form, given {name}: {100 * share:.1f} %")
-        runs.save(guesses=guesses)
+    def rules() -> dict[str, float]:
+        return {name: guess(questions["train"], questions["test"], clue) for name, clue in GUESSES.items()}
 
     settings: dict[str, Any] = {"steps": arguments.steps, "data": "UD English EWT" if arguments.files else "made up"}
     settings["sentences"] = {part: len(mine) for part, mine in questions.items()}
     each = arguments.steps * SECONDS_A_STEP
-    return Work(settings, len(arguments.rows) * len(arguments.seeds) * each, run, draw=rules)
+    return Work(settings, len(arguments.rows) * len(arguments.seeds) * each, run, rules=rules)
 
 
 EXPERIMENT = Experiment(

@@ -16,7 +16,6 @@ kinds of bonds can only guess there. It has one seed and three times the rate, a
 
 from __future__ import annotations
 
-import os
 import random
 import time
 import zipfile
@@ -30,7 +29,7 @@ from typing import Any
 import graph_classification as page
 import torch
 import torch_geometric
-from example_options import Options
+from example_options import QUICK_NEEDS_NONE, Options
 from example_runs import by_row, lead, percent
 from graph_classification import HEADS, WIDTH, molecule, roc_auc
 from torch import Tensor, nn
@@ -298,13 +297,8 @@ def options(options: Options) -> None:
 
 def check(options: Options, arguments: Namespace) -> None:
     arguments.made_up = arguments.quick and arguments.data is None
-    arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
-    archive = arguments.data / "tudataset-cleaned" / f"{arguments.dataset}.zip"
-    if not arguments.made_up and not archive.is_file():
-        options.error(
-            f"--data must name a folder with tudataset-cleaned/{arguments.dataset}.zip, got {arguments.data}; "
-            "--quick needs no files"
-        )
+    if not arguments.made_up:
+        options.find_data(arguments, f"tudataset-cleaned/{arguments.dataset}.zip", QUICK_NEEDS_NONE)
 
 
 def find_graphs(arguments: Namespace) -> tuple[list[Any], str]:

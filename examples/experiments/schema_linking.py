@@ -27,7 +27,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from example_runs import Runs, by_row, lead, percent, train
+from example_runs import by_row, lead, percent, train
 from schema_linking import LABELER, MARKS, NUMBER, Pointer, make_batches, pack
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -168,8 +168,8 @@ def guesses(batches: Sequence[Batch]) -> dict[str, dict[str, float]]:
     return {name: by_mark(batches, torch.tensor(values).double()) for name, values in chances.items()}
 
 
-def report(runs: Sequence[Run]) -> str:
-    """The table that the command prints, and how far relations are ahead of the other rows."""
+def report(runs: Sequence[Run], rules: dict[str, dict[str, float]]) -> str:
+    """The table that the command prints, how far relations are ahead of the other rows, and what rules give."""
     lines = [f"{'variant':<22}" + "".join(f"{name:>16}" for name in ("accuracy", *MARKS)) + f"{'seconds':>9}"]
     rows = by_row(runs, lambda run: run)
     for name, mine in rows.items():
@@ -180,6 +180,8 @@ def report(runs: Sequence[Run]) -> str:
     lines += [
         f"{OURS} against {name}: {lead(ours, theirs)}" for name, theirs in shares.items() if ours.keys() & theirs.keys()
     ]
+    for name, right in rules.items():
+        lines.append(f"{name}: " + ", ".join(f"{column} {100 * share:.1f} %" for column, share in right.items()))
     return "\n".join(lines)
 
 
@@ -197,14 +199,8 @@ def begin(arguments: Namespace) -> Work:
         seconds = time.process_time() - start
         return Run(name, seed, **hits(row, model, tests), seconds=seconds, losses=found), model
 
-    def rules(runs: Runs) -> None:
-        baselines = guesses(tests)
-        for name, shares in baselines.items():
-            print(f"{name}: " + ", ".join(f"{column} {100 * share:.1f} %" for column, share in shares.items()))
-        runs.save(baselines=baselines)
-
     each = size.steps * SECONDS_A_STEP[arguments.quick]
-    return Work(asdict(size), len(arguments.rows) * len(arguments.seeds) * each, run, draw=rules)
+    return Work(asdict(size), len(arguments.rows) * len(arguments.seeds) * each, run, rules=lambda: guesses(tests))
 
 
 EXPERIMENT = Experiment(

@@ -234,9 +234,9 @@ def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:
             where, instead = f"{kind} with attn_implementation='relgraph'", "choose another attn_implementation"
             if hasattr(type(module), "_relgraph_own"):
                 where, instead = f"a patched {kind}", "unpatch(model) first"
-            why = "a mask of heads acts on attention weights, which are never stored"
             raise NotImplementedError(
-                f"{name} must be None in {where}, got {type(given[name]).__name__}: {why}; {instead}"
+                f"{name} must be None in {where}, got {type(given[name]).__name__}: a mask of heads acts on attention "
+                f"weights, which are never stored; {instead}"
             )
 
 

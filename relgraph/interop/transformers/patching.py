@@ -113,7 +113,7 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
             found.append((name, module, mixin, family))
     found, unpatched = _without_halves(model, found, unpatched)
     if not found:
-        raise ValueError(_nothing_found(model, chosen, unpatched))
+        raise ValueError(_nothing_found(model, unpatched))
     for _, module, mixin, _ in found:
         _forget_own_forward(module)
         setattr(module, IMPL, impl)
@@ -276,14 +276,13 @@ def _without_halves(
     return [one for one in found if one[0] not in reasons], [reasons[name] for name in modules if name in reasons]
 
 
-def _nothing_found(model: nn.Module, chosen: dict[str, Family], unpatched: list[Unpatched]) -> str:
+def _nothing_found(model: nn.Module, unpatched: list[Unpatched]) -> str:
     """The message about a model without any module to patch."""
     seen = "; ".join(f"{name or 'itself'} ({one.kind}): {one.why}" for name, one in _by_layers(unpatched))
     seen = f"{type(model).__name__} with {seen or 'no attention'}"
     return (
-        f"model has no attention that can be patched, got {seen}: the page Hugging Face of the documentation, "
-        f"docs/howto/hugging-face.md, says which models have one of the {len(chosen)} families that are asked for; "
-        "add_relations gives labels to BERT, Llama and others"
+        f"model has no attention that can be patched, got {seen}: docs/howto/hugging-face.md lists the models that "
+        "have; add_relations gives labels to BERT, Llama and others"
     )
 
 

@@ -185,7 +185,9 @@ def test_bad_input():
         interface.attention(torch.nn.Module(), x, x, x, None, head_mask=torch.ones(1))
 
 
-def test_sinks_are_those_of_gpt_oss():
+@pytest.mark.parametrize("related", [False, True])
+def test_sinks_are_those_of_gpt_oss(related):
+    """Relations with rows of zero change nothing, and get gradients."""
     sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 16}
     sizes |= {"num_hidden_layers": 2, "vocab_size": 30, "head_dim": 8, "num_local_experts": 2, "sliding_window": 4}
     found = []
@@ -193,10 +195,14 @@ def test_sinks_are_those_of_gpt_oss():
         ours.register()
         config = transformers.GptOssConfig(**sizes, num_experts_per_tok=1, attn_implementation=name)
         model = judge.randomized(transformers.GptOssForCausalLM(config)).eval()
+        if related and name == "relgraph":
+            ours.add_relations(model, rg.ClippedDistance(2))
         logits = model(torch.arange(3, 25).view(2, 11)).logits
         (logits * torch.linspace(-1, 1, 30)).sum().backward()
         found.append([logits, *(layer.self_attn.sinks.grad for layer in model.model.layers)])
     assert found[0][1].abs().max() > 1e-3
+    if related:
+        assert all(layer.self_attn.relation.tables.value.rows.grad.abs().max() > 1e-3 for layer in model.model.layers)
     torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
 
 
