@@ -86,12 +86,20 @@ def _transformer(settings: ModelSettings) -> rg.RelationTransformer:
             labeler, width // heads, heads, kinds=kinds, per_head=settings.per_head, shared=False
         )
         options = {"labeler": labeler, "tables": tables}
+    elif settings.positions == "alibi":
+        labeler = rg.ClippedDistance(settings.max_len)
+        options = {"labeler": labeler, "tables": rg.nn.alibi_tables(labeler, width // heads, heads)}
     absolute: Any = "sinusoidal" if settings.positions in ("sinusoidal", "both") else None
     if settings.positions == "learned":
         absolute = tuple(rg.nn.LearnedPositions(width, settings.max_len) for _ in range(2))
+    elif settings.positions == "shifted":
+        shift = rg.nn.ShiftedPositions(settings.max_len)
+        absolute = tuple(rg.SinusoidalPositions(width, sampler=shift) for _ in range(2))
     sizes = (width, heads, settings.hidden, settings.dropout)
-    encoder = rg.RelationEncoderLayer(*sizes, norm_first=settings.norm_first, **options)
-    decoder = rg.RelationDecoderLayer(*sizes, norm_first=settings.norm_first, **options)
+    encoder = rg.RelationEncoderLayer(*sizes, norm_first=settings.norm_first, **options, attention=_rotary(settings))
+    decoder = rg.RelationDecoderLayer(
+        *sizes, norm_first=settings.norm_first, **options, self_attention=_rotary(settings)
+    )
     made = rg.RelationTransformer(
         width, heads, dropout=settings.dropout, positions=absolute,
         custom_encoder=rg.RelationEncoder(encoder, layers, nn.LayerNorm(width)),
@@ -99,3 +107,11 @@ def _transformer(settings: ModelSettings) -> rg.RelationTransformer:
     )  # fmt: skip
     made.reset_parameters()  # Xavier-uniform matrices, as in torch.nn.Transformer
     return made
+
+
+def _rotary(settings: ModelSettings) -> rg.RelationAttention | None:
+    """The self-attention with rotary positions; None for other positions, whose attention the layer makes."""
+    if settings.positions != "rotary":
+        return None
+    rotary = rg.RotaryPositions(settings.width // settings.heads)
+    return rg.RelationAttention(settings.width, settings.heads, settings.dropout, rotary=rotary)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-POSITIONS = ("none", "sinusoidal", "learned", "relative", "both")
+POSITIONS = ("none", "sinusoidal", "shifted", "learned", "rotary", "alibi", "relative", "both")
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
@@ -21,8 +21,10 @@ class ModelSettings:
     """The model: its sizes, and what its attention knows about positions.
 
     Attributes:
-        positions: none, sinusoidal, learned, relative, or both (relative and sinusoidal).
-        max_len: number of learned positions on each side; no sentence may have more tokens.
+        positions: none; sinusoidal, or shifted (the same from a random position on, SHAPE); learned; rotary; alibi (a
+            fixed bias by distance); relative; or both (relative and sinusoidal).
+        max_len: number of learned positions on each side, which no sentence may exceed; the largest random shift; and
+            the distance from which on the bias of alibi stays the same.
         max_distance: k; distances are clipped to [-k, k].
         key_table: whether relative positions have the vectors a^K.
         value_table: whether relative positions have the vectors a^V.

@@ -27,6 +27,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "big": {"width": 256, "heads": 8, "hidden": 1024, "dropout": 0.3, "per_head": False},
 }
 """Sizes of small models with the proportions of the paper's base and big model."""
+DEPTHS: dict[str, dict[str, Any]] = {
+    f"depth {layers}": {"width": 128, "heads": 4, "hidden": 512, "layers": layers} for layers in (1, 3)
+}
+"""Sizes of models of another depth."""
+DEPTH_DISTANCES = (1, 4, PAPER)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Model:
 
 
 def models() -> list[Model]:
-    """All models: first one size, as in the paper's Tables 1 to 3, then Table 1 again with other shapes."""
+    """All models: first one size, as in the paper's Tables 1 to 3, then Table 1 with other shapes, then depths."""
     base, big = SHAPES.values()
     sinusoidal = {"positions": "sinusoidal"}
     return [
@@ -59,14 +64,20 @@ def models() -> list[Model]:
         Model("sinusoidal", sinusoidal),
         Model(f"relative-{PAPER}", _relative(PAPER)),
         *(Model(f"relative-{k}", _relative(k)) for k in DISTANCES if k != PAPER),
-        Model("learned", {"positions": "learned"}),
+        *(Model(name, {"positions": name}) for name in ("shifted", "learned", "rotary", "alibi")),
         Model(f"key-{PAPER}", {**_relative(PAPER), "value_table": False}),
         Model(f"value-{PAPER}", {**_relative(PAPER), "key_table": False}),
+        Model(f"heads-{PAPER}", {**_relative(PAPER), "per_head": True}),
         Model(f"both-{PAPER}", {**_relative(PAPER), "positions": "both"}),
         Model("base-sinusoidal", {**base, **sinusoidal}, last=1),
         Model("base-relative-16", {**base, **_relative(16)}, last=1),
         Model("big-sinusoidal", {**big, **sinusoidal}, last=20),
         Model("big-relative-8", {**big, **_relative(8)}, last=20),
+        *(
+            Model(f"{depth.replace(' ', '-')}-{k}", {"layers": sizes["layers"], **_relative(k)})
+            for depth, sizes in DEPTHS.items()
+            for k in DEPTH_DISTANCES
+        ),
     ]
 
 

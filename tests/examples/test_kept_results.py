@@ -142,3 +142,26 @@ def test_the_readme_has_the_figures_of_the_translation_page():
         re.search(rf"^\| {name} \| (\S+) ± (\S+)", page, re.MULTILINE) for name in ("sinusoidal", "relative, k = 16")
     ]
     assert re.findall(r"(\d+\.\d) ± (\d\.\d)", row) == [(f"{float(m[1]):.1f}", f"{float(m[2]):.1f}") for m in found]
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (r"before, (583) MiB", r"T5-small encoder \| 2,048 .* 1,616 / (\d+)"),
+        (r"(1,616) MiB before", r"T5-small encoder \| 2,048 .* ([\d,]+) / 583"),
+        (r"in (\S+) times the time", r"T5-small encoder \| 2,048 .* 9,732 / 5,227 \| (\S+)"),
+        (r"attention, 32 × 128 tokens, distances .* (\S+)×", r"attention, 32 × 128 tokens, distances .* (\S+)×"),
+        (r"attention, 2,048 tokens, distances .* (\S+)×", r"attention\S+, 2,048 tokens, distances as labels .* (\S+)×"),
+        (r"attention, 2,048 tokens, 32 arbitrary labels .* (\S+)×", r"float32, n=2048 b1 \| 32 arb.* \| (\S+) \(.* \|.*\|$"),
+        (r"DeBERTa-v3-base layer, 512 tokens, patched .* (\S+)×", r"DeBERTa-v3-base layer \| 512 .* / 378 \| (\S+)"),
+        (r"the same, 2,048 tokens \| the same \| (\S+)×", r"a layer of DeBERTa-v3-base, patched, 2,048 tokens .* (\S+)×"),
+        (r"graph layer, 40 edges .* (\S+)×", r"^\| 20 \| 40 \| (\S+)"),
+        (r"graph layer, 200,000 edges of 20 types .* (\S+)×", r"a graph layer\S+, 200,000 edges of 20 types .* (\S+)×"),
+        (r"Single short calls cost more: (\S+)× at 16 tokens", r"`relation_attention`, 16 tokens, .* (\S\.\S)\S \(\S+\) \|$"),
+        (r"16 tokens, (\S+)× at 128", r"^\| 128 tokens, distances .* (\S\.\S)\S \(\S+\) \|$"),
+    ],
+)  # fmt: skip
+def test_the_readme_has_the_figures_of_the_benchmarks(here, there):
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/benchmarks.md")]
+    (readme,), (page, *_) = (re.findall(what, text, re.MULTILINE) for what, text in zip((here, there), texts, strict=True))
+    assert readme == page

@@ -14,11 +14,15 @@ from PIL import Image
 
 from examples.translation.files import whole
 from examples.translation.report.results import (
-    COMPARED,
+    ALIBI,
+    BOTH,
     CURVES,
     KINDS,
-    ONE_TABLE,
+    LEARNED,
+    NONE,
     PICTURED_DISTANCES,
+    ROTARY,
+    SINUSOIDAL,
     TEST,
     Sweep,
     lengths_of,
@@ -37,7 +41,9 @@ BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, RED, PINK = "#0072B2", "#D55E00", "#CC79A7"
 KIND_COLOURS = {"key": BLUE, "value": RED}
 DPI = 130
-COLOURS = dict(zip((*COMPARED, *ONE_TABLE), (BLACK, ORANGE, RED, BLUE, GREEN, SKY, PINK), strict=True))
+COLOURS = {
+    NONE: BLACK, SINUSOIDAL: ORANGE, LEARNED: RED, ROTARY: SKY, ALIBI: PINK, relative(PAPER): BLUE, BOTH: GREEN,
+}  # fmt: skip
 MARKERS = "osD^vPX"
 
 

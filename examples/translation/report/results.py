@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from examples.translation.report.figures import Difference, Spread, over_seeds
-from examples.translation.sweep import DISTANCES, PAPER, SHAPES
+from examples.translation.sweep import DEPTHS, DISTANCES, PAPER, SHAPES
 
 TEST = "test"
 KINDS = ("key", "value")
+NAMES = {"shifted": "sinusoidal, shifted", "alibi": "ALiBi"}
 PICTURED_DISTANCES = (PAPER, 64)
 
 Run = dict[str, Any]
@@ -19,11 +20,12 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True)
 class Variant:
-    """What a model knows about positions: absolute ones added to its input, and tables for clipped distances."""
+    """What a model knows about positions: its only or absolute ones, and tables for clipped distances."""
 
     absolute: str = "none"
     distance: int = -1
     tables: tuple[str, ...] = ()
+    per_head: bool = False
 
     @classmethod
     def of(cls, model: dict[str, Any]) -> Variant:
@@ -33,14 +35,16 @@ class Variant:
         if positions not in ("relative", "both"):
             return cls(positions)
         absolute = "none" if positions == "relative" else "sinusoidal"
-        return cls(absolute, model["max_distance"], tables) if tables else cls(absolute)
+        per_head = model["per_head"] and _shape_of(model) is None  # all rows of "base" have tables per head
+        return cls(absolute, model["max_distance"], tables, per_head) if tables else cls(absolute)
 
     @property
     def name(self) -> str:
         if not self.tables:
-            return self.absolute
+            return NAMES.get(self.absolute, self.absolute)
         only = "" if self.tables == KINDS else f", {self.tables[0]} table only"
-        return f"{'relative' if self.absolute == 'none' else 'both'}, k = {self.distance}{only}"
+        heads = ", tables per head" if self.per_head else ""
+        return f"{'relative' if self.absolute == 'none' else 'both'}, k = {self.distance}{only}{heads}"
 
 
 def relative(distance: int, *tables: str) -> Variant:
@@ -49,10 +53,12 @@ def relative(distance: int, *tables: str) -> Variant:
 
 
 NONE, SINUSOIDAL, LEARNED = Variant("none"), Variant("sinusoidal"), Variant("learned")
+SHIFTED, ROTARY, ALIBI = Variant("shifted"), Variant("rotary"), Variant("alibi")
 BOTH = Variant("sinusoidal", PAPER, KINDS)
-COMPARED = (NONE, SINUSOIDAL, LEARNED, relative(PAPER), BOTH)
+PER_HEAD = Variant("none", PAPER, KINDS, per_head=True)
+COMPARED = (NONE, SINUSOIDAL, SHIFTED, LEARNED, ROTARY, ALIBI, relative(PAPER), PER_HEAD, BOTH)
 ONE_TABLE = (relative(PAPER, "key"), relative(PAPER, "value"))
-CURVES = COMPARED[:4]
+CURVES = (NONE, SINUSOIDAL, LEARNED, ROTARY, relative(PAPER))
 CLIPPED_SHORT = relative(4)
 
 Claim = tuple[Variant, Variant, str]
@@ -67,7 +73,7 @@ class Sweep:
         groups: the runs of each row, by seed.
         tests: the names of the test sets; longer sentences come later.
         similarity: cosines of every two rows of the key and the value table.
-        shape: one of ``SHAPES``; None for the size that most rows have.
+        shape: one of ``SHAPES`` or ``DEPTHS``; None for the size that most rows have.
         bootstrap: the differences in BLEU that were bootstrapped.
     """
 
@@ -79,7 +85,7 @@ class Sweep:
 
     @classmethod
     def of(cls, record: dict[str, Any], shape: str | None = None) -> Sweep:
-        """The runs of a record that have one of the ``SHAPES``, or none of them.
+        """The runs of a record that have this shape.
 
         Raises:
             ValueError: there are none, they differ in more than positions and seeds, or have no test set named test.
@@ -100,9 +106,9 @@ class Sweep:
 
     @classmethod
     def all_of(cls, record: dict[str, Any]) -> list[Sweep]:
-        """That of the size which most rows have, then one for each of ``SHAPES`` that has runs."""
+        """That of the size which most rows have, then one for each of ``SHAPES`` and ``DEPTHS`` that has runs."""
         there = {shape_of(entry) for entry in record["runs"]}
-        return [cls.of(record), *(cls.of(record, shape) for shape in SHAPES if shape in there)]
+        return [cls.of(record), *(cls.of(record, shape) for shape in (*SHAPES, *DEPTHS) if shape in there)]
 
     @property
     def distances(self) -> list[int]:
@@ -141,13 +147,15 @@ class Sweep:
 
     def claims(self) -> list[Claim]:
         """Every comparison that the report makes, where both rows are there."""
-        if self.shape is not None:
+        if self.shape in SHAPES:
             rows = [v for v in self.groups if v.tables and self.compare(v, SINUSOIDAL)]
             return [(row, SINUSOIDAL, name) for row in rows for name in self.tests]
         paper = relative(PAPER)
         wanted = [
             (paper, NONE, TEST),
             *((paper, SINUSOIDAL, name) for name in self.tests),
+            *((paper, other, name) for other in (ROTARY, ALIBI, SHIFTED) for name in (TEST, *self.unseen[-1:])),
+            *((ROTARY, SINUSOIDAL, name) for name in (TEST, *self.unseen[-1:])),
             (LEARNED, SINUSOIDAL, TEST),
             *((LEARNED, SINUSOIDAL, name) for name in self.unseen[-1:]),
             (BOTH, paper, TEST),
@@ -155,7 +163,7 @@ class Sweep:
             *((relative(k), paper, TEST) for k in self.distances if k != PAPER),
             *((CLIPPED_SHORT, paper, name) for name in self.unseen),
             *((CLIPPED_SHORT, SINUSOIDAL, name) for name in self.unseen[-1:]),
-            *((one, paper, TEST) for one in ONE_TABLE),
+            *((one, paper, TEST) for one in (*ONE_TABLE, PER_HEAD)),
         ]
         return [claim for claim in wanted if self.compare(*claim[:2])]
 
@@ -164,9 +172,12 @@ class Sweep:
 
 
 def shape_of(entry: Run) -> str | None:
-    """Which of ``SHAPES`` a run has; None for the size that most rows have."""
-    model = entry["config"]["model"]
-    for name, shape in SHAPES.items():
+    """Which of ``SHAPES`` or ``DEPTHS`` a run has; None for the size that most rows have."""
+    return _shape_of(entry["config"]["model"])
+
+
+def _shape_of(model: dict[str, Any]) -> str | None:
+    for name, shape in {**SHAPES, **DEPTHS}.items():
         if all(model[size] == value for size, value in shape.items()):
             return name
     return None
@@ -198,7 +209,7 @@ def _shared(entry: Run) -> dict[str, Any]:
         name: [test[size] for size in ("sentences", "tokens", "signature")] for name, test in entry["tests"].items()
     }
     shared = {**config["model"], **config["training"], **entry["search"], **sizes, "vocabulary": config["vocabulary"]}
-    own = ("positions", "max_distance", "key_table", "value_table", "seed")
+    own = ("positions", "max_distance", "key_table", "value_table", "per_head", "seed")
     return {name: value for name, value in shared.items() if name not in own}
 
 

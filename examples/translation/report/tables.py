@@ -12,10 +12,8 @@ from examples.translation.report.results import (
     COMPARED,
     CURVES,
     KINDS,
-    LEARNED,
     NONE,
     ONE_TABLE,
-    SINUSOIDAL,
     TEST,
     Claim,
     Sweep,
@@ -23,7 +21,7 @@ from examples.translation.report.results import (
     lengths_of,
     relative,
 )
-from examples.translation.sweep import OURS, PAPER
+from examples.translation.sweep import DEPTH_DISTANCES, DEPTHS, OURS, PAPER, SHAPES
 
 SEEDS_ONLY = "†"
 
@@ -37,8 +35,9 @@ def as_markdown(sweep: Sweep, shapes: Sequence[Sweep]) -> str:
     """
     tables = {
         "Positions": _by_positions(sweep),
-        "Models shaped like base and big": _by_shape(shapes),
+        "Models shaped like base and big": _by_shape([each for each in shapes if each.shape in SHAPES]),
         "Clipping distance": _by_distance(sweep),
+        "Depth and clipping distance": _by_depth([sweep, *(each for each in shapes if each.shape in DEPTHS)]),
         "Key and value tables": _by_table(sweep),
         "Longer sentences: perplexity": _by_length(sweep, "perplexity", min),
         "Longer sentences: BLEU": _by_length(sweep, "bleu", max),
@@ -109,6 +108,24 @@ def _by_distance(sweep: Sweep) -> str:
     return _table(["k", "BLEU", "perplexity", "seeds"], rows)
 
 
+def _by_depth(sweeps: Sequence[Sweep]) -> str:
+    """Models of other depth, with the same clipping distances of the usual depth between them."""
+    if len(sweeps) < 2:
+        return ""
+    rows = []
+    for each in sorted(sweeps, key=_layers):
+        for v in each.present(relative(k) for k in DEPTH_DISTANCES):
+            cells = _cells(each, v, "bleu", "perplexity")
+            cells += [str(each.test(v, name, "perplexity")) for name in each.unseen[-1:]]
+            rows.append([str(_layers(each)), str(v.distance), *cells, _seeds(each, v)])
+    longest = [f"perplexity, {lengths_of(name)}" for name in sweeps[0].unseen[-1:]]
+    return _table(["layers", "k", "BLEU", "perplexity", *longest, "seeds"], rows)
+
+
+def _layers(sweep: Sweep) -> int:
+    return next(iter(sweep.groups.values()))[0]["config"]["model"]["layers"]
+
+
 def _by_table(sweep: Sweep) -> str:
     """The paper's Table 3."""
     rows = [
@@ -126,7 +143,8 @@ def _by_length(sweep: Sweep, measure: str, best: Callable[..., Variant]) -> str:
     """A column for each test set; the best mean of a column is bold if it leads by more than chance."""
     if not sweep.unseen:
         return ""
-    wanted = [NONE, SINUSOIDAL, LEARNED, BOTH, *map(relative, sweep.distances), *ONE_TABLE]
+    others = [v for v in COMPARED if not v.tables]
+    wanted = [*others, BOTH, *map(relative, sweep.distances), *ONE_TABLE]
     found = sweep.present(wanted) + [v for v in sweep.groups if v not in wanted]
     leaders = {name: _clear_best(sweep, found, name, measure, best) for name in sweep.tests}
     rows = []

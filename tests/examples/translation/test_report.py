@@ -19,7 +19,7 @@ from examples.translation import cli, report
 from examples.translation.model import Translator
 from examples.translation.report.bootstrap import corpus_bleu, sentence_statistics
 from examples.translation.settings import ModelSettings, TrainingSettings
-from examples.translation.sweep import DISTANCES, SHAPES, _checkpoints, models
+from examples.translation.sweep import DISTANCES, _checkpoints, models
 from tests.examples.translation.cases import ROOT, TINY
 
 TESTS = ("test", "test-11-13", "test-14-17", "test-18-24")
@@ -29,7 +29,7 @@ VARIANTS = {model.name: model.options for model in models()}
 def write_run(folder, name, seed=0, bleu=20.0, nll=1.5):
     """A finished run of a model of the sweep, with figures made up from ``bleu`` and ``nll``."""
     options = cli._parser().parse_args(["train", "data", "run", *VARIANTS[name]])
-    sizes = TINY if name.split("-")[0] not in SHAPES else {"layers": 1}
+    sizes = {"base": {"layers": 1}, "big": {"layers": 1}, "depth": {}}.get(name.split("-")[0], TINY)
     model = ModelSettings(**{**cli._given(options, ModelSettings), **sizes})
     training = TrainingSettings(**{**cli._given(options, TrainingSettings), "steps": 300, "seed": seed})
     run = folder / f"{name}-seed{seed}"
@@ -101,9 +101,12 @@ def test_the_published_tables_follow_from_their_results(tmp_path):
 
 def _rows(folder, section):
     """The cells of the table of a section, by the first cell of their row."""
+    return {first: cells for first, *cells in _lines(folder, section)}
+
+
+def _lines(folder, section):
     text = (folder / "tables.md").read_text().split(f"## {section}\n")[1].split("\n## ")[0]
-    lines = [line.split(" | ") for line in re.findall(r"^\| (.*) \|$", text, re.MULTILINE)]
-    return {first: cells for first, *cells in lines}
+    return [line.split(" | ") for line in re.findall(r"^\| (.*) \|$", text, re.MULTILINE)]
 
 
 def _shown(values, form="{:.2f}"):
@@ -116,14 +119,17 @@ def test_figures_are_means_and_sample_deviations_of_the_seeds(written):
     chrf, perplexity = [bleu + 20 for bleu in bleus], [math.exp(2 - 0.05 * place + 0.01 * seed) for seed in range(3)]
     assert _shown(bleus) == "24.45 ± 0.51"
     compared = _rows(written, "Positions")
-    names = ["none", "sinusoidal", "learned", "relative, k = 16", "both, k = 16"]
-    assert list(compared) == ["positions", "---", *names]
+    names = ["none", "sinusoidal", "sinusoidal, shifted", "learned", "rotary", "ALiBi", "relative, k = 16"]
+    assert list(compared) == ["positions", "---", *names, "relative, k = 16, tables per head", "both, k = 16"]
     shown = [_shown(bleus), _shown(chrf), _shown(perplexity), "1,201 ± 1", "1,234,567", "3"]
     assert compared["relative, k = 16"] == shown
     distances = _rows(written, "Clipping distance")
     assert list(distances) == ["k", "---", *("8 (ours)" if k == 8 else str(k) for k in DISTANCES)]
     assert distances["16"] == [shown[0], shown[2], "3"]
     assert _rows(written, "Models shaped like base and big").keys() == {"shape", "---", "base", "big"}
+    depths = _lines(written, "Depth and clipping distance")[2:]
+    assert [cells[:2] for cells in depths] == [[layers, k] for layers in "113" for k in ("1", "4", "16")]
+    assert depths[2][2:4] == distances["16"][:2]  # here models of the usual size have one layer
     longer = {measure: _rows(written, f"Longer sentences: {measure}") for measure in ("perplexity", "BLEU")}
     assert longer["BLEU"]["none"][1] == _shown([bleu_of(0, seed) - 2 for seed in range(3)])
     for rows in longer.values():
