@@ -155,7 +155,7 @@ def test_the_readme_has_the_figures_of_the_translation_page():
         (r"attention, 2,048 tokens, 32 arbitrary labels .* (\S+)×", r"float32, n=2048 b1 \| 32 arb.* \| (\S+) \(.* \|.*\|$"),
         (r"DeBERTa-v3-base layer, 512 tokens, patched .* (\S+)×", r"DeBERTa-v3-base layer \| 512 .* / 378 \| (\S+)"),
         (r"the same, 2,048 tokens \| the same \| (\S+)×", r"a layer of DeBERTa-v3-base, patched, 2,048 tokens .* (\S+)×"),
-        (r"graph layer, 40 edges .* (\S+)×", r"^\| 20 \| 40 \| (\S+)"),
+        (r"graph layer, 40 edges, .* (\S+)×", r"^\| 20 \| 40 \| (\S+)"),
         (r"graph layer, 200,000 edges of 20 types .* (\S+)×", r"a graph layer\S+, 200,000 edges of 20 types .* (\S+)×"),
         (r"Single short calls cost more: (\S+)× at 16 tokens", r"`relation_attention`, 16 tokens, .* (\S\.\S)\S \(\S+\) \|$"),
         (r"16 tokens, (\S+)× at 128", r"^\| 128 tokens, distances .* (\S\.\S)\S \(\S+\) \|$"),
@@ -163,5 +163,7 @@ def test_the_readme_has_the_figures_of_the_translation_page():
 )  # fmt: skip
 def test_the_readme_has_the_figures_of_the_benchmarks(here, there):
     texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/benchmarks.md")]
-    (readme,), (page, *_) = (re.findall(what, text, re.MULTILINE) for what, text in zip((here, there), texts, strict=True))
+    (readme,), (page, *_) = (
+        re.findall(what, text, re.MULTILINE) for what, text in zip((here, there), texts, strict=True)
+    )
     assert readme == page
