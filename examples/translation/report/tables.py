@@ -25,6 +25,13 @@ from examples.translation.sweep import DEPTH_DISTANCES, DEPTHS, OURS, PAPER, SHA
 
 SEEDS_ONLY = "†"
 
+# BLEU of the paper: its Table 1 for English to German, without and with relative positions, and its Tables 2 and 3
+
+PAPER_SHAPES = {"base": (26.5, 26.8), "big": (27.9, 29.2)}
+PAPER_DISTANCES = {0: 12.5, 1: 25.5, 2: 25.8, 4: 25.9, 16: 25.8, 64: 25.9, 256: 25.8}
+PAPER_TABLES = {("key", "value"): 25.8, ("key",): 25.8, ("value",): 25.3, (): 12.5}
+PAPERS = "the paper's BLEU"
+
 
 def as_markdown(sweep: Sweep, shapes: Sequence[Sweep]) -> str:
     """All tables, each under a heading; those without rows are left out.
@@ -88,11 +95,18 @@ def _by_positions(sweep: Sweep) -> str:
 def _by_shape(shapes: Sequence[Sweep]) -> str:
     """The paper's Table 1 by models with the proportions of its base and big models."""
     rows = [
-        [str(each.shape), v.name, *_cells(each, v, "bleu", "chrf", "perplexity"), _parameters(each, v), _seeds(each, v)]
+        [
+            str(each.shape),
+            v.name,
+            str(PAPER_SHAPES[str(each.shape)][bool(v.tables)]),
+            *_cells(each, v, "bleu", "chrf", "perplexity"),
+            _parameters(each, v),
+            _seeds(each, v),
+        ]
         for each in shapes
         for v in sorted(each.groups, key=lambda v: bool(v.tables))
     ]
-    return _table(["shape", "positions", "BLEU", "chrF", "perplexity", "parameters", "seeds"], rows)
+    return _table(["shape", "positions", PAPERS, "BLEU", "chrF", "perplexity", "parameters", "seeds"], rows)
 
 
 def _by_distance(sweep: Sweep) -> str:
@@ -100,12 +114,13 @@ def _by_distance(sweep: Sweep) -> str:
     rows = [
         [
             f"{v.distance}{' (ours)' if v.distance in OURS else ''}",
+            str(PAPER_DISTANCES.get(v.distance, "–")),
             *_cells(sweep, v, "bleu", "perplexity"),
             _seeds(sweep, v),
         ]
         for v in sweep.present(map(relative, sweep.distances))
     ]
-    return _table(["k", "BLEU", "perplexity", "seeds"], rows)
+    return _table(["k", PAPERS, "BLEU", "perplexity", "seeds"], rows)
 
 
 def _by_depth(sweeps: Sequence[Sweep]) -> str:
@@ -131,12 +146,13 @@ def _by_table(sweep: Sweep) -> str:
     rows = [
         [
             *("yes" if kind in v.tables else "no" for kind in KINDS),
+            str(PAPER_TABLES[v.tables]),
             *_cells(sweep, v, "bleu", "perplexity"),
             _seeds(sweep, v),
         ]
         for v in sweep.present((relative(PAPER), *ONE_TABLE, NONE))
     ]
-    return _table(["key table", "value table", "BLEU", "perplexity", "seeds"], rows)
+    return _table(["key table", "value table", PAPERS, "BLEU", "perplexity", "seeds"], rows)
 
 
 def _by_length(sweep: Sweep, measure: str, best: Callable[..., Variant]) -> str:

@@ -96,7 +96,8 @@ def _tables(path):
 def test_the_published_tables_follow_from_their_results(tmp_path):
     docs = ROOT / "docs"
     report_on(docs / "images" / "translation" / "results.json", tmp_path)
-    assert _tables(tmp_path / "tables.md") == _tables(docs / "paper.md")
+    published = [table for table in _tables(docs / "paper.md") if not table.startswith("| depth, k")]  # of other runs
+    assert _tables(tmp_path / "tables.md") == published
 
 
 def _rows(folder, section):
@@ -125,11 +126,12 @@ def test_figures_are_means_and_sample_deviations_of_the_seeds(written):
     assert compared["relative, k = 16"] == shown
     distances = _rows(written, "Clipping distance")
     assert list(distances) == ["k", "---", *("8 (ours)" if k == 8 else str(k) for k in DISTANCES)]
-    assert distances["16"] == [shown[0], shown[2], "3"]
+    assert distances["16"] == ["25.8", shown[0], shown[2], "3"]
+    assert distances["8 (ours)"][0] == "–"
     assert _rows(written, "Models shaped like base and big").keys() == {"shape", "---", "base", "big"}
     depths = _lines(written, "Depth and clipping distance")[2:]
     assert [cells[:2] for cells in depths] == [[layers, k] for layers in "113" for k in ("1", "4", "16")]
-    assert depths[2][2:4] == distances["16"][:2]  # here models of the usual size have one layer
+    assert depths[2][2:4] == distances["16"][1:3]  # here models of the usual size have one layer
     longer = {measure: _rows(written, f"Longer sentences: {measure}") for measure in ("perplexity", "BLEU")}
     assert longer["BLEU"]["none"][1] == _shown([bleu_of(0, seed) - 2 for seed in range(3)])
     for rows in longer.values():
