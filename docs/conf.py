@@ -97,6 +97,7 @@ sphinx_gallery_conf = {
     "reset_argv": arguments,
     "image_scrapers": (Pictures(), "matplotlib"),
     "reference_url": {},
+    "capture_repr": (),  # a page prints what it says; the repr of a picture is noise
     "show_memory": False,
     "write_computation_times": False,
     "show_signature": False,

@@ -1,40 +1,53 @@
-"""Tests the example of pictures: it runs as a script, learns its tasks, and writes every picture."""
+"""The page of label pictures: each picture shows what the text says of it."""
 
-import random
 import runpy
-import sys
-from pathlib import Path
 
-import matplotlib as mpl
 import pytest
 import torch
-from matplotlib import pyplot as plt
+from matplotlib import pyplot
 
-mpl.use("Agg")
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "label_pictures.py"
-PICTURES = [
-    "attention-graph", "attention-query", "attention-received", "attention-tokens", "attention-tree", "buckets",
-    "clipped-distance", "dependencies", "mass", "norms", "priority", "product", "schema", "shortest-path", "similarity",
-    "sum", "tree", "window",
-]  # fmt: skip
+from docs.site import cards
+
+NO_LABEL, NOT_ATTENDING = -1, -2
 
 
-@pytest.mark.slow
-def test_the_script_learns_its_tasks_and_draws(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--quick", "--out", str(tmp_path)])
-    names = runpy.run_path(str(SCRIPT), run_name="__main__")
-    plt.close("all")
-    assert sorted(path.stem for path in tmp_path.iterdir()) == PICTURES
-    for path in tmp_path.glob("*.png"):
-        picture = plt.imread(path)
-        assert picture.shape[0] > 200 and picture[..., :3].std() > 0.02, path.name
-    for reader, make in (("fetcher", "sequences"), ("climber", "trees"), ("chemist", "molecules")):
-        symbols, labels, wanted = names[make](random.Random("other"))
-        answer = names[reader](symbols, labels).argmax(-1)
-        assert (answer == wanted)[wanted >= 0].double().mean() > 0.97, reader
-    norms, labels = names["fetcher"].attention.tables.key().norm(dim=-1), names["distance"].names
-    assert {labels[row] for row in norms.topk(2).indices} == {"-3", "2"}
-    weights, _ = names["climber"].look(torch.arange(8), names["steps"](names["expression"]))
-    assert (weights[:, 7, 4] > 0.5).all(), "c looks at its grandparent, the product"
-    weights, _ = names["chemist"].look(names["symbols"], names["hops"](names["molecule"]))
-    assert names["ATOMS"][3] == "N" and (weights.mean(0)[5, 3] > 0.5), "atom 5 looks at the nitrogen"
+@pytest.fixture(scope="module")
+def page():
+    """The names of the page, and the ids in its pictures by the name of their labeler."""
+    names = runpy.run_path(str(cards.EXAMPLES / "label_pictures.py"))
+    drawn = [pyplot.figure(number).axes[0].images[0].get_array() for number in pyplot.get_fignums()]
+    pyplot.close("all")
+    labelers = ("distance", "near", "syntax", "both", "kinship", "hops", "linking", "grid")
+    return names, dict(zip(labelers, map(torch.from_numpy, (image.data for image in drawn)), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("labeler", "query", "key", "name"),
+    [
+        ("distance", 0, 6, "2"),
+        ("distance", 6, 0, "-2"),
+        ("syntax", 4, 1, "iobj"),  # the dog looks at its head, "gave"
+        ("syntax", 1, 4, "iobj⁻¹"),
+        ("both", 1, 4, "iobj⁻¹"),
+        ("both", 0, 6, "2"),
+        ("hops", 5, 3, "2"),  # over an atom of the ring to the nitrogen
+        ("hops", 4, 7, "3"),  # through the ring
+        ("linking", 5, 8, "qc_CEM"),
+        ("grid", 4, 3, "row -1×column 1"),  # from the second row, left, to the first row, right
+    ],
+)
+def test_a_pair_has_its_label(page, labeler, query, key, name):
+    names, pictures = page
+    assert names[labeler].names[pictures[labeler][query, key]] == name
+
+
+def test_pairs_without_label_and_pairs_that_do_not_attend(page):
+    names, pictures = page
+    assert (pictures["syntax"] == NO_LABEL).double().mean() > 0.5
+    assert (pictures["both"] >= 0).all()
+    before = torch.arange(24)[:, None] - torch.arange(24)
+    assert ((pictures["near"] == NOT_ATTENDING) == ((before < 0) | (before > 8))).all()
+    sentence = torch.arange(12) < len(names["WORDS"])
+    assert ((pictures["kinship"] == NOT_ATTENDING) == (sentence[:, None] != sentence)).all()
+    assert NO_LABEL not in pictures["kinship"]
+    assert len(names["linking"].names) == 51 and len(names["grid"].names) == 9
