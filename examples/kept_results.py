@@ -18,7 +18,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
 KEPT = Path(__file__).resolve().parent / "kept"
-SHORT = "short mode: little training, so these figures rank nothing"
+SHORT = "short mode: a short run, so these figures rank nothing"
 SHORT_MODEL = "short mode: a model after little training"
 """What the table and the pictures of a short mode say of themselves."""
 
@@ -84,9 +84,8 @@ class Kept:
 
     Attributes:
         source: seeds, processor and month, for the caption.
-        spread: what ± means.
+        spread: what ± means; empty where nothing has one.
         kinds: what each kind of row is, for the legend.
-        unit: of all figures.
         rows: of the table, from the top.
         results: the picture of the page.
         thumbnail: the same at the size of a card: few rows, large type.
@@ -95,7 +94,6 @@ class Kept:
     source: str
     spread: str
     kinds: dict[str, str]
-    unit: str
     rows: list[Row]
     results: Chart
     thumbnail: Chart
@@ -106,7 +104,7 @@ class Kept:
         year, month = map(int, record["date"].split("-"))
         source = f"long run: {record['seeds']}, {record['processor']}, {calendar.month_name[month]} {year}"
         return cls(
-            source, record["spread"], record["kinds"], record.get("unit", "percent"),
+            source, record["spread"], record["kinds"],
             [Row(**row) for row in record["rows"]], Chart.of(record["results"]), Chart.of(record["thumbnail"]),
         )  # fmt: skip
 
@@ -129,7 +127,8 @@ class Kept:
         patches = [Patch(**LOOKS[kind], label=text) for kind, text in self.kinds.items()]
         figure.axes[-1].legend(handles=patches, frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize=9)
         figure.suptitle(self.results.title, fontsize=11.5, weight="bold")
-        figure.supxlabel(f"{self.source}; ± {self.spread}", fontsize=9, color="0.35")
+        caption = "; ± ".join(filter(None, (self.source, self.spread)))
+        figure.supxlabel(caption, fontsize=9, color="0.35")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
         print(f"picture: {path}, which shows the {self.source}")
@@ -179,7 +178,7 @@ class Kept:
             if column in row.values:
                 ax.plot(row.values[column], [y] * len(row.values[column]), ".", color="black", markersize=4)
             end = max([end, *row.values.get(column, [])])
-            shown = " ± ".join(f"{figure:,.{0 if self.unit == 'MiB' else 1}f}" for figure in row.figures[column])
+            shown = " ± ".join(f"{figure:,.1f}" for figure in row.figures[column])
             ax.annotate(
                 shown, (end, y), (4, 0), textcoords="offset points", va="center", size=size - 1, color=DARK[row.kind]
             )

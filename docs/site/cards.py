@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from examples.kept_results import KEPT, OTHER, RELGRAPH, Chart, Kept, Panel, Row
+from examples.kept_results import Kept
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 HEADER = "GALLERY_HEADER.rst"
@@ -84,17 +83,7 @@ def draw_thumbnails(folder: Path) -> None:
         if stem.startswith("with_"):
             draw_processes(path)
         else:
-            (memory() if stem == "patched_memory" else Kept.read(stem)).draw_thumbnail(path)
-
-
-def memory() -> Kept:
-    """The memory of the longest text that all ways have in common, from what ``patched_memory.py`` keeps."""
-    record = json.loads((KEPT / "patched_memory.json").read_text(encoding="utf-8"))
-    mib = {run["variant"]: run["mib"] for run in record["runs"]}
-    kinds = {"eager": OTHER, "sdpa": OTHER, "patched": RELGRAPH}
-    rows = [Row(way, kind, {"MiB": [mib[f"forward, 8192, {way}"]]}) for way, kind in kinds.items()]
-    chart = Chart("A T5 encoder on 8,192 tokens", [Panel("peak memory of a call, MiB; one thread", ["MiB"])])
-    return Kept("", "", {}, "MiB", rows, chart, chart)
+            Kept.read(stem).draw_thumbnail(path)
 
 
 def draw_processes(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from itertools import chain
 from pathlib import Path
@@ -16,8 +15,6 @@ from examples.kept_results import Kept
 
 OUT = Path(__file__).resolve().parents[1] / "_build" / "examples"
 EXAMPLES = cards.EXAMPLES
-
-ALT = "What the long run gave"
 
 
 def helpers() -> str:
@@ -91,21 +88,10 @@ def _draw(app: Any) -> None:
             shutil.copy(made, folder / f"{stem}.png")
 
 
-def _change(app: Any, page: str, source: list[str]) -> None:
-    """The index has cards; the first picture of a page that shows no results yet comes below its first paragraph.
-
-    A picture of kept results gets a box, which scrolls on a phone, where its text would else be too small.
-    """
+def _change(_: Any, page: str, source: list[str]) -> None:
+    """The index has cards; a picture of results gets a box, which scrolls on a phone, where it would be too small."""
     if page == "gallery/index":
         source[0] = cards.index()
         return
-    stem = page.removeprefix("gallery/")
-    results = f":: /gallery/images/{stem}.png\n"
+    results = f":: /gallery/images/{page.removeprefix('gallery/')}.png\n"
     source[0] = source[0].replace(f".. image{results}", f".. figure{results}   :figclass: results\n")
-    picture = Path(app.srcdir) / "gallery" / "images" / f"sphx_glr_{stem}_001.png"
-    if page == stem or stem in (*cards.FROM_THE_PAGE, *cards.with_results()) or not picture.is_file():
-        return
-    shown = f".. image:: /gallery/images/{picture.name}\n   :class: sphx-glr-single-img\n   :alt: {ALT}\n\n"
-    head, underline, rest = re.split(r"(\n=+\n\n)", source[0], maxsplit=1)
-    first, rest = rest.split("\n\n", 1)
-    source[0] = f"{head}{underline}{first}\n\n{shown}{rest}"

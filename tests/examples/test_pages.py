@@ -10,7 +10,7 @@ from matplotlib import pyplot
 
 from docs.site import cards
 
-SCRIPTS = {"patched_memory", "patched_tables", "with_accelerate", "with_lightning"}
+SCRIPTS = {"with_accelerate", "with_lightning"}
 """Scripts with options, which are no notebooks."""
 
 PAGES = [stem for stem in chain(*cards.GROUPS.values()) if stem not in SCRIPTS]

@@ -1,74 +1,63 @@
-"""Tests the memory example: ways agree, its points are right, and its page shows the kept figures."""
+"""Tests the memory example: ways agree, its calls are measured, and its first sentence has the kept figures."""
 
 import json
-from dataclasses import replace
 
 import pytest
+import run as runner
 import torch
+from kept_results import Kept
 
 pytest.importorskip("transformers")
 
-import one_call
-import patched_memory as example
-from matplotlib.pyplot import imread
-
-SMALL = replace(example.QUICK, lengths=(16, 40), calls=example.CALLS, theirs_trains=16)
+import patched_memory as page
+from experiments import patched_memory as example
 
 
-@pytest.fixture
-def within(monkeypatch):
-    """Measure points in this process, without waiting; yields the names of measured points."""
-    asked = []
-
-    def measured(variant, seed, repeats):
-        call, length, way = variant.split(", ")
-        asked.append(variant)
-        return example.Point(variant, seed, **one_call.measured(call, int(length), way, repeats))
-
-    monkeypatch.setattr(example, "measured", measured)
-    monkeypatch.setattr(example, "QUICK", SMALL)
-    monkeypatch.setattr(example, "FULL", replace(SMALL, ways=example.FULL.ways))
-    threads = torch.get_num_threads()
-    yield asked
-    torch.set_num_threads(threads)
+def ways():
+    """All ways that this version of transformers has: T5 has ``sdpa`` from 5.0 on."""
+    return [way for way in page.WAYS if way != "sdpa" or page.T5EncoderModel._supports_sdpa]
 
 
-@pytest.mark.parametrize("way", one_call.ways())
+@pytest.mark.parametrize("way", ways())
 def test_all_ways_are_one_model(way):
-    text, gradients = one_call.tokens(50), {}
-    model, theirs = one_call.encoder(way), one_call.encoder("eager")
+    text, gradients = page.tokens(50), {}
+    model, theirs = page.make_model(way), page.make_model("eager")
     assert "sdpa" not in (way, theirs.config._attn_implementation) or model.config._attn_implementation == "sdpa"
     for one in (model, theirs):
-        states = one_call.once(one, text, "training step")
+        states = page.once(one, text, "training step")
         gradients[one] = [parameter.grad for parameter in one.parameters()]
-        torch.testing.assert_close(one_call.once(one, text, "forward"), states)
+        torch.testing.assert_close(page.once(one, text, "forward"), states)
     torch.testing.assert_close(gradients[model], gradients[theirs])
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_the_command_measures_all_points_and_draws(quick, within, tmp_path, capsys):
-    assert example.main([*["--quick"] * quick, "--out", str(tmp_path)]) == 0
+def test_the_command_measures_every_length_and_draws(tmp_path, monkeypatch, capsys):
+    given = []
+
+    def here(work, *rest):
+        given.append(rest)
+        return work(*rest)
+
+    monkeypatch.setattr(example, "in_new_process", here)
+    monkeypatch.setattr(example, "QUICK_LENGTHS", (64, 512))
+    monkeypatch.setattr(example, "THEIRS_TRAINS", 64)
+    threads, rows = torch.get_num_threads(), [f"{call}, {way}" for call in page.CALLS for way in ("eager", "patched")]
+    command = ["patched_memory", "--quick", "--rows", *rows, "--out", str(tmp_path)]
+    assert runner.main(command) == 0
+    torch.set_num_threads(threads)
     record = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
-    wanted = example.points(SMALL if quick else example.FULL)
-    assert [run["variant"] for run in record["runs"]] == within == wanted
-    assert all(run["process_mib"] > 50 and run["seconds"] > 0 for run in record["runs"])
-    printed = capsys.readouterr().out
-    assert example.report([example.Point(**run) for run in record["runs"]]) in printed
-    assert ("the picture shows the long run" in printed) == quick
-    assert imread(tmp_path / "results.png")[..., :3].std() > 0.05
-    example.main([*["--quick"] * quick, "--out", str(tmp_path)])
-    assert within == wanted, "what is kept is not measured again"
+    assert [run["variant"] for run in record["runs"]] == rows
+    assert [[*run["mib"]] for run in record["runs"]] == [["64", "512"], ["64", "512"], ["64"], ["64", "512"]]
+    assert all(second > 0 for run in record["runs"] for second in run["seconds"].values())
+    assert example.report([example.Run(**run) for run in record["runs"]]) in capsys.readouterr().out
+    assert (tmp_path / "results.png").is_file()
+    runner.main(command)
+    assert len(given) == 7, "what is kept is not measured again"
 
 
-def test_the_page_shows_what_is_kept():
-    kept = json.loads(example.KEPT.read_text(encoding="utf-8"))
-    found = [example.Point(**run) for run in kept["runs"]]
-    table = example.report(found)
-    assert all(line in example.__doc__ for line in table.splitlines())
-    assert kept["notes"]["processor"] in example.__doc__ and kept["notes"]["date"] in example.__doc__
-    longest = {point.place[2]: point for point in found if point.place[:2] == ("forward", 8192)}
-    half = {point.place[2]: point for point in found if point.place[:2] == ("forward", 4096)}
-    assert set(longest) == {"eager", "sdpa", "patched"}
-    for way, point in longest.items():
-        growth = point.mib / half[way].mib
-        assert (growth < 2.5) if way == "patched" else (growth > 3.5)
+def test_the_patched_model_grows_with_the_length_and_transformers_with_its_square():
+    rows = {row.name: row.figures for row in Kept.read("patched_memory").rows}
+    for way in page.WAYS:
+        (half,), (longest,) = (rows[f"forward, {way}"][length] for length in ("4,096", "8,192"))
+        assert (longest / half < 2.5) if way == "patched" else (longest / half > 3.5)
+    patched, theirs = rows["forward, patched"]["8,192"][0], rows["forward, sdpa"]["8,192"][0]
+    assert f"in {patched:.0f} MiB, where transformers needs {theirs / 1024:.1f} GiB" in page.__doc__
