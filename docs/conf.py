@@ -19,7 +19,7 @@ from sphinx.search.en import SearchEnglish
 
 import relgraph as rg
 from docs.site import inventories
-from docs.site.gallery import EXAMPLES, OUT, Pictures, arguments, helpers
+from docs.site.gallery import EXAMPLES, helpers
 
 gc.set_threshold(100_000, 50, 50)  # a build makes millions of nodes that stay: to look through them often takes seconds
 if tags.has("quick"):  # noqa: F821  # Sphinx gives this file its tags
@@ -94,8 +94,6 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": r"/(?!with_)[a-z_]+\.py$",  # those that begin with "with_" are shown, and run as tests
     "ignore_pattern": helpers(),
-    "reset_argv": arguments,
-    "image_scrapers": (Pictures(), "matplotlib"),
     "reference_url": {},
     "capture_repr": (),  # a page prints what it says; the repr of a picture is noise
     "show_memory": False,
@@ -109,7 +107,6 @@ sphinx_gallery_conf = {
     "thumbnail_size": (800, 560),  # of cards that show a picture of their page
     "min_reported_time": 1,
 }
-OUT.mkdir(parents=True, exist_ok=True)
 warnings.filterwarnings("error", module="relgraph")
 
 WIDE = [

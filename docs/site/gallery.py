@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sphinx_gallery.scrapers import figure_rst
-
 from docs.site import cards
 from examples.kept_results import Kept
 
-OUT = Path(__file__).resolve().parents[1] / "_build" / "examples"
 EXAMPLES = cards.EXAMPLES
 
 
@@ -21,40 +17,6 @@ def helpers() -> str:
     """A pattern for the files beside the examples that are no pages: their docstring has no title."""
     names = [path.stem for path in EXAMPLES.glob("*.py") if "\n====" not in path.read_text(encoding="utf-8")[:1000]]
     return rf"^({'|'.join(names)})\.py$"
-
-
-def arguments(_: dict[str, Any], script: dict[str, Any]) -> list[str]:
-    """The command line of an example that has options; what it wrote in another build is gone before it starts."""
-    folder = _folder(script)
-    shutil.rmtree(folder, ignore_errors=True)
-    # relative to where the gallery runs an example: what it prints is shown, and no page tells where it was built
-    return ["--quick", "--out", os.path.relpath(folder, EXAMPLES)]
-
-
-class Pictures:
-    """Takes the PNG files that a block of an example has written to its ``--out`` folder.
-
-    Other examples leave their pictures open: sphinx-gallery's own scraper takes these.
-    """
-
-    def __repr__(self) -> str:
-        return "Pictures()"
-
-    def __call__(self, _: Any, script: dict[str, Any], gallery: dict[str, Any], **options: Any) -> str:
-        """The pictures of the block in reStructuredText, in the order in which they were written."""
-        seen = script.setdefault("pictures_shown", set())
-        written = [path for path in _folder(script).glob("*.png") if path not in seen]
-        shown = []
-        for path in sorted(written, key=lambda path: path.stat().st_mtime_ns):
-            seen.add(path)
-            target = next(script["image_path_iterator"])
-            shutil.copy(path, target)
-            shown.append(target)
-        return "".join(figure_rst([path], gallery["src_dir"]) for path in shown)  # one below the other
-
-
-def _folder(script: dict[str, Any]) -> Path:
-    return OUT / Path(script["src_file"]).stem
 
 
 def setup(app: Any) -> dict[str, Any]:
