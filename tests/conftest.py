@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import settings
 
-from relgraph.impl.native import build
+from relgraph.impl.native import build, problem
 from relgraph.impl.triton import limits, selfcheck
 from relgraph.plan import SORTERS
+from relgraph.plan.memory import _by_ints
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is loaded: kernels then run on a CPU
@@ -52,6 +53,16 @@ def _kernels_are_there(request):
     why = build.missing() if given is not None and given.params.get("impl") == "native" else None
     if why is not None:
         pytest.skip(f"no compiled kernels: {why}")
+
+
+@pytest.fixture
+def short_panels(monkeypatch):
+    """Compiled kernels take keys by panels of 64, where they would take 512: short inputs have several."""
+    monkeypatch.setattr(problem, "PANEL", 64)
+    monkeypatch.setattr(problem, "FEWEST_KEYS", 64)
+    _by_ints.found.clear()  # structs have the numbers from which they were made
+    yield
+    _by_ints.found.clear()
 
 
 @pytest.fixture

@@ -20,22 +20,17 @@ SIZES = ((2, 9, 20), (1, 5, 7), (3, 40, 300))
 LABELS = 5
 
 
-class Ids(nn.Module):
-    """An encoder with ids that the caller writes out."""
+class Every(nn.Module):
+    """A layer of each kind of labels: by distance, with ids that the caller writes out, over edges in all batch rows."""
 
     def __init__(self):
         super().__init__()
-        self.encoder = rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS), 2)
+        self.first = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3))
+        self.second, self.third = (rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS) for _ in range(2))
 
-    def forward(self, x, ids):
-        return self.encoder(x, labels=rg.DenseLabels(ids, LABELS))
-
-
-class Edges(Ids):
-    """The same over listed edges, in all batch rows."""
-
-    def forward(self, x, edge_index, edge_type):
-        return self.encoder(x, labels=rg.EdgeLabels(edge_index, edge_type, LABELS, q_len=x.shape[1]))
+    def forward(self, x, ids, edge_index, edge_type):
+        edges = rg.EdgeLabels(edge_index, edge_type, LABELS, q_len=x.shape[1])
+        return self.third(self.second(self.first(x), labels=rg.DenseLabels(ids, LABELS)), labels=edges)
 
 
 class Conv(nn.Module):
@@ -49,24 +44,16 @@ class Conv(nn.Module):
         return self.conv(x[0], edge_index, edge_type)
 
 
-def distance():
-    return rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3)), 2)
-
-
 def inputs(name, batch, nodes, edges):
-    x = torch.randn(batch if name in ("distance", "ids") else 1, nodes, 16)
-    if name == "distance":
-        return (x,)
-    if name == "ids":
-        return x, torch.randint(-1, LABELS, (batch, nodes, nodes))
-    return x, torch.randint(0, nodes, (2, edges)), torch.randint(0, LABELS, (edges,))
+    listed = torch.randint(0, nodes, (2, edges)), torch.randint(0, LABELS, (edges,))
+    if name == "conv":
+        return torch.randn(1, nodes, 16), *listed
+    return torch.randn(batch, nodes, 16), torch.randint(-1, LABELS, (batch, nodes, nodes)), *listed
 
 
-MODELS = {"distance": distance, "ids": Ids, "edges": Edges, "conv": Conv}
+MODELS = {"every": Every, "conv": Conv}
 DYNAMIC = {
-    "distance": ({0: BATCH, 1: NODES},),
-    "ids": ({0: BATCH, 1: NODES}, {0: BATCH, 1: NODES, 2: NODES}),
-    "edges": ({1: NODES}, {1: EDGES}, {0: EDGES}),
+    "every": ({0: BATCH, 1: NODES}, {0: BATCH, 1: NODES, 2: NODES}, {1: EDGES}, {0: EDGES}),
     "conv": ({1: NODES}, {1: EDGES}, {0: EDGES}),
 }
 MADE: dict = {}
@@ -102,13 +89,13 @@ def test_torch_operators_only(name):
 
 
 def test_a_loaded_program_needs_no_relgraph(tmp_path):
-    (model, program), (x,) = exported("distance"), inputs("distance", *SIZES[2])
+    (model, program), given = exported("every"), inputs("every", *SIZES[2])
     torch.export.save(program, tmp_path / "model.pt2")
-    torch.save((x, model(x).detach()), tmp_path / "pair.pt")
+    torch.save((given, model(*given).detach()), tmp_path / "pair.pt")
     code = (
         "import sys, torch\n"
-        "x, wanted = torch.load('pair.pt')\n"
-        "torch.testing.assert_close(torch.export.load('model.pt2').module()(x), wanted, atol=1e-5, rtol=1e-5)\n"
+        "given, wanted = torch.load('pair.pt')\n"
+        "torch.testing.assert_close(torch.export.load('model.pt2').module()(*given), wanted, atol=1e-5, rtol=1e-5)\n"
         "assert 'relgraph' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=tmp_path)
@@ -122,22 +109,9 @@ def test_aot_inductor(name, tmp_path):
     check(name, lambda *given: in_cpp.run(package, given, tmp_path))
 
 
-class Every(nn.Module):
-    """A layer of each kind of labels."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3))
-        self.second, self.third = (rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS) for _ in range(2))
-
-    def forward(self, x, ids, edge_index, edge_type):
-        edges = rg.EdgeLabels(edge_index, edge_type, LABELS, q_len=x.shape[1])
-        return self.third(self.second(self.first(x), labels=rg.DenseLabels(ids, LABELS)), labels=edges)
-
-
 @torch.no_grad()
 def test_aot_inductor_of_fixed_sizes(tmp_path):
-    model, given = Every().eval(), (*inputs("ids", 1, 9, 20), *inputs("edges", 1, 9, 20)[1:])
+    model, given = Every().eval(), inputs("every", 1, 9, 20)
     package = torch._inductor.aoti_compile_and_package(export(model, given), package_path=str(tmp_path / "model.pt2"))
     run = torch._inductor.aoti_load_package(package)
     for x in (given[0], torch.randn(1, 9, 16)):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
-from relgraph.impl.native import build, problem
+from relgraph.impl.native import build
 from relgraph.impl.native.check import check_tensors
 from relgraph.score import Activation
 from tests.cases import F64
@@ -102,9 +102,10 @@ def test_threads_and_splits(make):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.usefixtures("short_panels")
 def test_panels_and_half_types(dtype):
     """Many keys and queries, which kernels multiply by panels, in bfloat16 where the processor can."""
-    n = problem.FEWEST_KEYS + 30
+    n = 150
     labels, eps = edges(n, rg.ClippedDistance(1)(n)), torch.finfo(dtype).eps
     torch.manual_seed(0)
     given = inputs(labels, dtype, 16)

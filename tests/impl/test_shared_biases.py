@@ -77,24 +77,13 @@ def test_threads_share_the_batch_rows(kind, count, threads):
         assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize(
-    ("n", "dtype"),
-    [
-        (49, torch.float32),
-        (49, torch.bfloat16),
-        (600, torch.float32),
-        pytest.param(600, torch.bfloat16, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.usefixtures("both_ways")
-def test_rounding(n, dtype):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("n", "batch"), [(49, 40), (150, 4)])
+@pytest.mark.usefixtures("both_ways", "short_panels")
+def test_rounding(n, batch, dtype):
     """Over many batch rows, and over several panels of keys."""
     labels = DenseLabels(torch.randint(-1, 9, (n, n)), 9)
-    batch = 40 if n < 100 else 2
-    draws = [
-        twins(labels, dtype, kinds="b", per_head="b", size=16, value_size=16, batch=batch)
-        for _ in range(2 if n < 100 else 1)
-    ]
+    draws = [twins(labels, dtype, kinds="b", per_head="b", size=16, value_size=16, batch=batch) for _ in range(2)]
     assert_within_budget(draws, lambda low: answer(low, "native"), weights=dtype)
 
 
