@@ -142,10 +142,16 @@ def test_the_readme_has_the_figures_of_the_translation_page():
     page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     lines = (ROOT / "README.md").read_text(encoding="utf-8").replace("**", "").splitlines()
     (row,) = [line for line in lines if line.startswith("|") and "BLEU" in line]
-    found = [
-        re.search(rf"^\| {name} \| (\S+) ± (\S+)", page, re.MULTILINE) for name in ("sinusoidal", "relative, k = 16")
+    bleu, _, perplexity, *_ = page[page.index("| positions | BLEU") :].split("| positions |")[1:]
+    found = []
+    for name in ("sinusoidal", "rotary", "relative, k = 16"):
+        cells = [
+            re.search(rf"^\| {name} \| (.*)$", table, re.MULTILINE)[1].split(" | ") for table in (bleu, perplexity)
+        ]
+        found += [cells[0][0], cells[1][3]]
+    assert re.findall(r"\d+\.\d ± \d\.\d", row) == [
+        " ± ".join(f"{float(part):.1f}" for part in cell.split(" ± ")) for cell in found
     ]
-    assert re.findall(r"(\d+\.\d) ± (\d\.\d)", row) == [(f"{float(m[1]):.1f}", f"{float(m[2]):.1f}") for m in found]
 
 
 @pytest.mark.parametrize(
