@@ -146,23 +146,20 @@ class Sweep:
         return one in self.groups and other in self.groups and bool(self.runs_of_shared_seeds(one, other)[0])
 
     def claims(self) -> list[Claim]:
-        """Every comparison that the report makes, where both rows are there."""
+        """Every comparison that the report makes, where both rows are there: on trained lengths and the longest."""
+        ends = (TEST, *self.unseen[-1:])
         if self.shape in SHAPES:
             rows = [v for v in self.groups if v.tables and self.compare(v, SINUSOIDAL)]
-            return [(row, SINUSOIDAL, name) for row in rows for name in self.tests]
+            return [(row, SINUSOIDAL, name) for row in rows for name in ends]
         paper = relative(PAPER)
         wanted = [
             (paper, NONE, TEST),
             *((paper, SINUSOIDAL, name) for name in self.tests),
-            *((paper, other, name) for other in (ROTARY, ALIBI, SHIFTED) for name in (TEST, *self.unseen[-1:])),
-            *((ROTARY, SINUSOIDAL, name) for name in (TEST, *self.unseen[-1:])),
-            (LEARNED, SINUSOIDAL, TEST),
-            *((LEARNED, SINUSOIDAL, name) for name in self.unseen[-1:]),
-            (BOTH, paper, TEST),
-            *((BOTH, paper, name) for name in self.unseen[-1:]),
+            *((paper, other, name) for other in (ROTARY, ALIBI, SHIFTED) for name in ends),
+            *((other, SINUSOIDAL, name) for other in (ROTARY, LEARNED) for name in ends),
+            *((BOTH, paper, name) for name in ends),
             *((relative(k), paper, TEST) for k in self.distances if k != PAPER),
-            *((CLIPPED_SHORT, paper, name) for name in self.unseen),
-            *((CLIPPED_SHORT, SINUSOIDAL, name) for name in self.unseen[-1:]),
+            *((CLIPPED_SHORT, other, name) for other in (paper, SINUSOIDAL) for name in self.unseen[-1:]),
             *((one, paper, TEST) for one in (*ONE_TABLE, PER_HEAD)),
         ]
         return [claim for claim in wanted if self.compare(*claim[:2])]
