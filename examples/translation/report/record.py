@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ def condense(folder: Path) -> dict[str, Any]:
     runs, similarities = [], []
     for path in finished:
         config, results = load_json(path / "config.json"), load_json(path / "results.json")
-        entry: Run = {"name": path.name, "config": config, **_read_metrics(path / "metrics.csv")}
+        entry: Run = {"name": path.name, "config": config, "valid": _read_curve(path / "metrics.csv")}
         entry |= {name: results[name] for name in ("averaged_steps", "search", "tests")}
         variant = Variant.of(config["model"])
         pictured = variant in map(relative, PICTURED_DISTANCES) and shape_of(entry) is None
@@ -58,18 +57,16 @@ def condense(folder: Path) -> dict[str, Any]:
     return {"similarity": similarity, "bootstrap": [], "runs": runs}
 
 
-def _read_metrics(path: Path) -> dict[str, Any]:
-    """The validation's curve, and the median speed of the training."""
+def _read_curve(path: Path) -> list[list[float]]:
+    """The validation's curve: steps and losses."""
     with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    valid = [[int(row["step"]), float(row["nll"])] for row in rows if row["split"] == "valid"]
-    speeds = [float(row["tokens_per_second"]) for row in rows if row["split"] == "train"]
-    if not valid or not speeds:
+        valid = [[int(row["step"]), float(row["nll"])] for row in csv.DictReader(file) if row["split"] == "valid"]
+    if not valid:
         raise ValueError(
-            f"{path} must have rows of the splits train and valid: train with a --log-every and a --validate-every "
-            "of no more than its --steps, or remove the run"
+            f"{path} must have rows of the split valid: train with a --validate-every of no more than its --steps, or "
+            "remove the run"
         )
-    return {"valid": valid, "tokens_per_second": median(speeds)}
+    return valid
 
 
 def _read_tables(path: Path, labels: int) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from examples.translation.report.figures import Difference, Spread, over_seeds
+from examples.translation.report.figures import Difference, over_seeds
 from examples.translation.report.results import (
     BOTH,
     CLIPPED_SHORT,
@@ -69,10 +69,6 @@ def _seeds(sweep: Sweep, row: Variant) -> str:
     return str(len(sweep.groups[row]))
 
 
-def _speed(sweep: Sweep, row: Variant) -> Spread:
-    return Spread(tuple(entry["tokens_per_second"] for entry in sweep.groups[row]))
-
-
 def _parameters(sweep: Sweep, row: Variant) -> str:
     return f"{sweep.groups[row][0]['config']['parameters']:,}"
 
@@ -83,13 +79,12 @@ def _by_positions(sweep: Sweep) -> str:
         [
             v.name,
             *_cells(sweep, v, "bleu", "chrf", "perplexity"),
-            str(_speed(sweep, v)),
             _parameters(sweep, v),
             _seeds(sweep, v),
         ]
         for v in sweep.present(COMPARED)
     ]
-    return _table(["positions", "BLEU", "chrF", "perplexity", "training tokens/s", "parameters", "seeds"], rows)
+    return _table(["positions", "BLEU", "chrF", "perplexity", "parameters", "seeds"], rows)
 
 
 def _by_shape(shapes: Sequence[Sweep]) -> str:

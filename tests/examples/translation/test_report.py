@@ -122,7 +122,7 @@ def test_figures_are_means_and_sample_deviations_of_the_seeds(written):
     compared = _rows(written, "Positions")
     names = ["none", "sinusoidal", "sinusoidal, shifted", "learned", "rotary", "ALiBi", "relative, k = 16"]
     assert list(compared) == ["positions", "---", *names, "relative, k = 16, tables per head", "both, k = 16"]
-    shown = [_shown(bleus), _shown(chrf), _shown(perplexity), "1,201 ± 1", "1,234,567", "3"]
+    shown = [_shown(bleus), _shown(chrf), _shown(perplexity), "1,234,567", "3"]
     assert compared["relative, k = 16"] == shown
     distances = _rows(written, "Clipping distance")
     assert list(distances) == ["k", "---", *("8 (ours)" if k == 8 else str(k) for k in DISTANCES)]
@@ -215,12 +215,11 @@ class TestBootstrap:
         assert "test.tsv must be what relative-16-seed0 was measured on, with BLEU" in capsys.readouterr().err
 
 
-def test_results_hold_curves_speeds_and_norms_of_the_tables(runs, written):
+def test_results_hold_curves_and_norms_of_the_tables(runs, written):
     record = json.loads((written / "results.json").read_text())
     entry = next(entry for entry in record["runs"] if entry["name"] == "relative-16-seed1")
     nll = 2 - 0.05 * list(VARIANTS).index("relative-16") + 0.01
     assert entry["valid"] == [[100, nll + 2], [200, nll + 1], [300, nll]]
-    assert entry["tokens_per_second"] == 1201
     states = [torch.load(runs / f"relative-16-seed{seed}" / "average.pt")["model"] for seed in range(3)]
     rows = states[1]["transformer.decoder.layers.0.self_attn.tables.value.rows"]
     assert entry["norms"]["decoder.0.value"] == pytest.approx(rows.norm(dim=-1).tolist(), abs=1e-4)
