@@ -110,7 +110,7 @@ if __name__ == "__main__":
 #     training step, patched    16.8    33.8    57.8   124.0   244.0    0.06    0.12    0.35    1.30    3.98
 #
 # From 4,096 to 8,192 tokens, transformers needs four times the memory, the patched model twice. Time still grows with
-# the square of the length, since all pairs attend. The dashes are training steps that need more memory than most
-# laptops have. A new process measures each call, one after the other, so ratios of seconds are rough. Memory varies:
-# 8,192 tokens took 65 to 93 MiB, patched, when measured 17 times more.
+# the square of the length, since all pairs attend. The dashes are training steps that were not run; by the growth of
+# their rows they would need about 5 to 6 GiB. A new process measures each call, one after the other, so ratios of
+# seconds are rough. Memory varies: 8,192 tokens took 65 to 93 MiB, patched, when measured 17 times more.
 # :doc:`The benchmarks </benchmarks>` take ratios within rounds, and measure T5-small.

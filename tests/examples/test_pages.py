@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from docs.site import cards
 
 SCRIPTS = {"with_accelerate", "with_lightning"}
-"""Scripts with options, which are no notebooks."""
+"""Scripts for several processes, which are no notebooks."""
 
 PAGES = [stem for stem in chain(*cards.GROUPS.values()) if stem not in SCRIPTS]
 NOT_IN_VIEW = {path.stem for path in cards.EXAMPLES.glob("*.py")} | {"argparse", "experiments", "signal", "translation"}

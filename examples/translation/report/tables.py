@@ -76,12 +76,7 @@ def _parameters(sweep: Sweep, row: Variant) -> str:
 def _by_positions(sweep: Sweep) -> str:
     """The paper's Table 1."""
     rows = [
-        [
-            v.name,
-            *_cells(sweep, v, "bleu", "chrf", "perplexity"),
-            _parameters(sweep, v),
-            _seeds(sweep, v),
-        ]
+        [v.name, *_cells(sweep, v, "bleu", "chrf", "perplexity"), _parameters(sweep, v), _seeds(sweep, v)]
         for v in sweep.present(COMPARED)
     ]
     return _table(["positions", "BLEU", "chrF", "perplexity", "parameters", "seeds"], rows)
