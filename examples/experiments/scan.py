@@ -1,6 +1,6 @@
 """SCAN: six kinds of positions translate commands to actions, and are asked for more actions than training had.
 
-This is no page of the gallery yet: of its 18 long runs four are done, those of seed 0 in the table below.
+This is no page of the gallery.
 
 SCAN (Lake and Baroni 2018) has 20,910 commands of up to nine words, and the actions that they mean:
 
@@ -22,19 +22,8 @@ positions reach it:
 - ``relative``: tables for distances -16 to 16 (Shaw et al. 2018);
 - ``relative, one layer``: the same layer three times, as in a universal Transformer.
 
-A command counts as right if all its actions are, and the end, which the model must find itself. Split 26, 10,000 steps
-of 64 commands, seed 0; percent right of commands of up to 26 actions that training left out, and of all longer ones
-(November 2026):
-
-.. code-block:: text
-
-    positions              up to 26    longer
-    sinusoidal                 99.9      42.4
-    sinusoidal, shifted        27.0       2.8
-    rotary                    100.0      90.5
-    ALiBi                      77.8      19.3
-
-One seed ranks nothing. With its random shift the second row had not learned the task in these steps.
+A command counts as right if all its actions are, and the end, which the model must find itself. docs/paper.md has the
+figures. With its random shift the second row had not learned the task in these steps.
 
 .. code-block:: sh
 

@@ -3,13 +3,16 @@
 import gzip
 import json
 import os
+import re
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 import run as runner
 import torch
 from experiments import scan
 
+ROOT = Path(__file__).resolve().parents[2]
 TASKS = Path(os.environ.get("RELGRAPH_DATA", "data")) / "scan" / "tasks.txt.gz"
 
 
@@ -66,3 +69,20 @@ def test_the_command_runs_and_continues(tmp_path, monkeypatch, capsys):
     assert runner.main(command) == 0
     assert "2 of 2 runs are already in" in capsys.readouterr().out
     torch.set_num_threads(threads)
+
+
+def test_the_page_has_the_figures_of_the_kept_runs():
+    runs = json.loads((ROOT / "examples" / "kept" / "partial" / "scan-26.json").read_text(encoding="utf-8"))["runs"]
+    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| positions \| up to 26 .*\n(?:\|.*\n)+", page, re.MULTILINE)[0]
+    header, _, *rows = [line[2:-2].split(" | ") for line in table.splitlines()]
+
+    def percent(shares):
+        return f"{100 * mean(shares):.1f}" + (f" ± {100 * stdev(shares):.1f}" if len(shares) > 1 else "")
+
+    for name, *cells, seeds in rows:
+        mine = [run for run in runs if run["variant"] == name]
+        lengths = [f"{100 * mean(run['by_length'][length] for run in mine):.0f}" for length in header[3:-1]]
+        assert cells == [*(percent([run[part] for run in mine]) for part in ("same", "other")), *lengths]
+        assert int(seeds) == len(mine)
+    assert {row[0] for row in rows} == {run["variant"] for run in runs}
