@@ -16,6 +16,8 @@ NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
 PUBLISHED = ("quickstart", "kinship", "dependency_trees", "variable_misuse", "naming_functions", "schema_linking")
 PUBLISHED += ("graph_classification", "additive_scores", "karate_club", "pretrained_relations")
 
+RACES = ("LightGBM, forty features", "LightGBM, forty features, frozen", "HGTConv", "ours, no labels", "ours")
+
 
 @pytest.fixture(params=NAMES)
 def name(request):
@@ -118,7 +120,7 @@ def test_the_picture_shows_the_figures(name, monkeypatch, tmp_path, capsys):
     ("begin", "file", "variants"),
     [
         ("| AqSol", "aqsol", ("PyG TransformerConv", "relgraph")),
-        ("| rel-f1", "rel-f1", ("ours, no labels", "HGTConv", "ours")),
+        ("| RelBench's rel-f1", "rel-f1", ("ours, no labels", "HGTConv", "ours")),
     ],
 )
 def test_the_readme_has_the_kept_figures_of_public_benchmarks(begin, file, variants):
@@ -138,20 +140,28 @@ def test_the_results_page_has_the_kept_figures_of_molecules():
     assert sorted(found) == sorted(f"{mean(x):.3f} ± {stdev(x):.3f}" for x in values)
 
 
+def test_the_results_page_has_the_kept_figures_of_races():
+    kept = json.loads((KEPT / "partial" / "rel-f1.json").read_text(encoding="utf-8"))
+    section = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").split("## A public benchmark")[1]
+    rows = [line[2:-2].split(" | ")[1:] for line in section.split("\n") if line.count(" ± ") == 3]
+    for (task, record), found in zip(kept.items(), zip(*rows, strict=True), strict=True):
+        values = [[run["score"] for run in record["runs"] if run["variant"] == name] for name in RACES]
+        digits = 2 if task == "position" else 3
+        assert list(found) == [f"{mean(x):.{digits}f} ± {stdev(x):.{digits}f}" for x in values]
+
+
 def test_the_readme_has_the_figures_of_the_translation_page():
     page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     lines = (ROOT / "README.md").read_text(encoding="utf-8").replace("**", "").splitlines()
-    (row,) = [line for line in lines if line.startswith("|") and "BLEU" in line]
     bleu, _, perplexity, *_ = page[page.index("| positions | BLEU") :].split("| positions |")[1:]
-    found = []
-    for name in ("sinusoidal", "rotary", "relative, k = 16"):
+    for table, place, what in ((bleu, 0, "| [English to German]"), (perplexity, 3, "| on longer sentences")):
+        (row,) = [line for line in lines if line.startswith(what)]
         cells = [
-            re.search(rf"^\| {name} \| (.*)$", table, re.MULTILINE)[1].split(" | ") for table in (bleu, perplexity)
+            re.search(rf"^\| {name} \| (.*)$", table, re.MULTILINE)[1].split(" | ")[place]
+            for name in ("sinusoidal", "rotary", "relative, k = 16")
         ]
-        found += [cells[0][0], cells[1][3]]
-    assert re.findall(r"\d+\.\d ± \d\.\d", row) == [
-        " ± ".join(f"{float(part):.1f}" for part in cell.split(" ± ")) for cell in found
-    ]
+        rounded = [" ± ".join(f"{float(part):.1f}" for part in cell.split(" ± ")) for cell in cells]
+        assert re.findall(r"\d+\.\d ± \d\.\d", row) == rounded
 
 
 @pytest.mark.parametrize(
