@@ -1,4 +1,4 @@
-"""What several processes send and hold: counted, measured, and compared with a model; see docs/learn/processes.md.
+"""What several processes send and hold: counted, measured, and compared with a model; see README.md.
 
 python -m docs.benchmarks.processes bytes      # bytes that 2, 4 and 8 processes send, beside the model
 python -m docs.benchmarks.processes memory     # peak memory of 4 processes, beside one process and the model
