@@ -43,7 +43,7 @@ class Options(argparse.ArgumentParser):
         if rows:
             name, all_rows, *usual = rows
             self.usual[name.removeprefix("--")] = (list(usual[0]), list(usual[1]))
-            text = f"the rows to train, some of: {', '.join(all_rows)}"
+            text = f"the rows to train, some of: {', '.join(map(repr, all_rows))}"
             self.add_argument(name, nargs="+", choices=all_rows, metavar="ROW", help=text)
         for name, (long, short) in numbers.items():
             text = f"{MEANINGS[name]} ({long}, quick {short})"

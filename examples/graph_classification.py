@@ -102,7 +102,7 @@ if __name__ == "__main__":
 
 # %%
 # **What came out.** ``python examples/run.py graph_classification --data FOLDER`` trains ten epochs on Mutagenicity:
-# three seeds, five for the last three rows (2026-11, one thread of a busy AMD EPYC). ``walks`` adds features of atoms::
+# three seeds (the last three rows with ``--seeds 5``; 2026-11, a thread of a busy AMD EPYC). ``walks``: with features::
 #
 #     row                          test ROC-AUC  test accuracy  parameters  CPU seconds
 #     PyG TransformerConv            83.1 ± 1.1     75.6 ± 0.9      74,305           13

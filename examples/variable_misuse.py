@@ -103,8 +103,8 @@ if __name__ == "__main__":
     rg.plot.label_matrix(first(asked[0][0].graph), first.names, tokens=asked[0][0].tokens)
 
 # %%
-# **What came out.** ``python examples/run.py variable_misuse``: percent right on 323 test functions, 170 with a bug, of
-# GREAT's development set, from other projects than the 1,561 for training; three seeds, 400 steps (2026-11)::
+# **What came out.** ``python examples/run.py variable_misuse`` with all ``--rows``: percent right on 323 test functions
+# (170 with a bug) of GREAT's development set, from other projects than the 1,561 for training; three seeds (2026-11)::
 #
 #     variant              is there a bug?             place            repair  place and repair
 #     none                      47.4 ± 0.0         4.5 ± 0.9        44.7 ± 2.7         0.0 ± 0.0

@@ -1,4 +1,4 @@
-"""Kin classes along a chain of relatives, with several layers: at equal steps, and in equal time.
+"""Kin classes along a chain of relatives, with several layers: at equal steps, and trained longer.
 
 In all rows one layer is applied repeatedly: attention, then a feed-forward network, each with a residual sum and a
 norm. The feed-forward network is as wide as makes all models about equally large. A model never trains twice on a
@@ -10,7 +10,7 @@ family. All rows of a seed see the same families, and all rows and seeds are tes
   leave tables out;
 - in ``pairs: maps, tables`` every pair of a family attends. A bias table starts at -4 for pairs without a fact, so that
   the few facts stand out;
-- rows that end in ``longer`` train 600 steps, ``RGCNConv`` and ``both tables``, which are faster per step, 1,200.
+- rows that end in ``longer`` train 600 steps, ``RGCNConv`` and ``both tables``, which learn more slowly, 1,200.
 
 Persons far from ego wait longer for the news than any in training. So the model runs up to eight steps, fewer at the
 start of training, without gradients, before it marks ego.
