@@ -10,6 +10,7 @@ without a label. A hatched pair does not attend.
 # sphinx_gallery_thumbnail_number = 4
 
 import torch
+from matplotlib import pyplot as plt
 
 import relgraph as rg
 
@@ -49,11 +50,12 @@ rg.plot.label_matrix(both(sentence), both.names, tokens=WORDS)
 
 # %%
 # Kinship in the tree labels all pairs of a sentence. A batch has its sentences end to end, each in a frame. No pair
-# crosses from one to another.
+# crosses from one to another. Cells hold names as long as these if you pass larger axes.
 
 kinship = rg.TreeRelation()
-batch = rg.Graph.batch([rg.Graph.from_parents(torch.tensor(parents)) for parents in (HEADS, [1, -1, 4, 4, 1])])
-rg.plot.label_matrix(kinship(batch), kinship.names, tokens=[*WORDS, "It", "wagged", "its", "long", "tail"])
+batch = rg.Graph.batch([rg.Graph.from_parents(torch.tensor(parents)) for parents in (HEADS, [1, -1])])
+_, ax = plt.subplots(figsize=(8, 6), layout="constrained")
+rg.plot.label_matrix(kinship(batch), kinship.names, tokens=[*WORDS, "It", "barked"], ax=ax)
 
 # %%
 # Graphs
@@ -72,7 +74,7 @@ rg.plot.label_matrix(hops(molecule), hops.names, tokens=ATOMS)
 # -------
 # A question comes with the columns and tables of a database. RAT-SQL's relations say what query and key are (q for a
 # word of the question, c for a column, t for a table) and whether they match (EM for an exact match, PM for a partial
-# one). There are 51 labels; only those in the picture get a colour.
+# one). Of all 51 labels, the picture has those of words that look at columns and tables.
 
 schema = rg.labelers.Schema(
     ["which", "singer", "has", "the", "highest", "age"],
@@ -81,15 +83,19 @@ schema = rg.labelers.Schema(
     primary_keys=[1],
     foreign_keys=[(3, 1)],
 )
-items = [*schema.question, *(" ".join(words) for _, words in schema.columns), *map(" ".join, schema.tables)]
+items = [*(" ".join(words) for _, words in schema.columns), *map(" ".join, schema.tables)]
 linking = rg.labelers.SchemaRelations()
-rg.plot.label_matrix(linking(schema), linking.names, tokens=items)
+labels = linking(schema).rows(0, 6).cols(6, 6 + len(items))
+_, ax = plt.subplots(figsize=(7, 5), layout="constrained")
+rg.plot.label_matrix(labels, linking.names, tokens=(schema.question, items), ax=ax)
 
 # %%
 # Grids
 # -----
 # The cells of a grid, row by row, as an image model sees patches. A product of labelings has a label for each pair of
-# labels: here how far down the key is, and how far right. :doc:`learned_labels` trains a layer on labels.
+# labels: here how far down the key is, and how far right. Names such as "row -1×column 0" are long for the cells of a
+# picture; an arrow also says where the key is. :doc:`learned_labels` trains a layer on labels.
 
 grid = rg.labelers.GridRows(1) * rg.labelers.GridColumns(1)
-rg.plot.label_matrix(grid(3, 4), grid.names)
+cells = [f"{row}, {column}" for row in range(3) for column in range(4)]
+rg.plot.label_matrix(grid(3, 4), list("↖↑↗←·→↙↓↘"), tokens=cells)

@@ -78,7 +78,7 @@ def naming(names: Any, num_labels: int) -> Naming:
     ids = tuple(map(str, range(num_labels)))
     names = ids if names is None else strings("names", names)
     if len(names) != num_labels:
-        raise ValueError(f"names must be one for each of the {num_labels} labels, got {len(names)}")
+        raise ValueError(f"names must be one for each of the {num_labels} labels, got {len(names)}: pass labeler.names")
     keys = {label: key for label, name in enumerate(names) if (key := _distance(name)) is not None}
     if names == ids or len(keys) < 3:
         return Naming(names, (), tuple(range(num_labels)))

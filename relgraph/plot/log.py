@@ -79,7 +79,8 @@ def log_label_mass(
         raise ValueError("names must differ, as tags do, got equal ones")
     chosen = known if labels is None else strings("labels", labels)
     if unknown := [name for name in chosen if name not in known]:
-        raise ValueError(f"labels must be among the names of labels, got {unknown[0]!r}")
+        more = ": pass labeler.names" if names is None else ""
+        raise ValueError(f"labels must be among the names of labels, got {unknown[0]!r}{more}")
     for layer, heads in layers.items():
         for head, label in np.ndindex(len(heads), len(chosen)):
             parts = (tag, layer, f"head {head}", chosen[label])

@@ -32,7 +32,8 @@ def page():
         ("both", 0, 6, "2"),
         ("hops", 5, 3, "2"),  # over an atom of the ring to the nitrogen
         ("hops", 4, 7, "3"),  # through the ring
-        ("linking", 5, 8, "qc_CEM"),
+        ("linking", 5, 2, "qc_CEM"),  # "age" is the name of the third column
+        ("linking", 1, 5, "qt_TEM"),
         ("grid", 4, 3, "row -1×column 1"),  # from the second row, left, to the first row, right
     ],
 )
@@ -47,7 +48,7 @@ def test_pairs_without_label_and_pairs_that_do_not_attend(page):
     assert (pictures["both"] >= 0).all()
     before = torch.arange(24)[:, None] - torch.arange(24)
     assert ((pictures["near"] == NOT_ATTENDING) == ((before < 0) | (before > 8))).all()
-    sentence = torch.arange(12) < len(names["WORDS"])
+    sentence = torch.arange(9) < len(names["WORDS"])
     assert ((pictures["kinship"] == NOT_ATTENDING) == (sentence[:, None] != sentence)).all()
     assert NO_LABEL not in pictures["kinship"]
     assert len(names["linking"].names) == 51 and len(names["grid"].names) == 9

@@ -13,17 +13,13 @@ from docs.site import cards
 SCRIPTS = {"with_accelerate", "with_lightning"}
 """Scripts for several processes, which are no notebooks."""
 
-PAGES = [stem for stem in chain(*cards.GROUPS.values()) if stem not in SCRIPTS]
+PAGES = [*chain(*cards.GROUPS.values())]
 NOT_IN_VIEW = {path.stem for path in cards.EXAMPLES.glob("*.py")} | {"argparse", "experiments", "signal", "translation"}
 
 
-@pytest.fixture(params=PAGES)
-def path(request):
-    return cards.EXAMPLES / f"{request.param}.py"
-
-
-def test_a_page_fits_a_notebook(path):
-    text = path.read_text(encoding="utf-8")
+@pytest.mark.parametrize("stem", PAGES)
+def test_a_page_fits_a_notebook(stem):
+    text = (cards.EXAMPLES / f"{stem}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120
     named, imported = set(), set()
     for node in ast.walk(ast.parse(text)):
@@ -38,8 +34,10 @@ def test_a_page_fits_a_notebook(path):
 
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive:UserWarning")
-def test_a_page_trains_and_draws(path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("stem", [stem for stem in PAGES if stem not in SCRIPTS])
+def test_a_page_trains_and_draws(stem, tmp_path, monkeypatch):
     """With two steps of training, or epochs, instead of those that a page that trains names once."""
+    path = cards.EXAMPLES / f"{stem}.py"
     text, times = re.subn(r"\b((?:steps|epochs) ?:?= ?)\d+", r"\g<1>2", path.read_text(encoding="utf-8"))
     assert times == text.count(".backward()")
     monkeypatch.chdir(tmp_path)

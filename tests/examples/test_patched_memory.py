@@ -60,4 +60,5 @@ def test_the_patched_model_grows_with_the_length_and_transformers_with_its_squar
         (half,), (longest,) = (rows[f"forward, {way}"][length] for length in ("4,096", "8,192"))
         assert (longest / half < 2.5) if way == "patched" else (longest / half > 3.5)
     patched, theirs = rows["forward, patched"]["8,192"][0], rows["forward, sdpa"]["8,192"][0]
-    assert f"in {patched:.0f} MiB, where transformers needs {theirs / 1024:.1f} GiB" in page.__doc__
+    assert patched < 100
+    assert f"in under 100 MiB, where transformers needs {theirs / 1024:.1f} GiB" in page.__doc__

@@ -65,7 +65,8 @@ def test_the_figure_is_the_overview_and_is_closed():
         ({"record": MASS[0]}, TypeError, "record must be the dict of record_attention, got Tensor"),
         ({"step": -1}, ValueError, "step must be at least 0, got -1"),
         ({"names": ["a", "a"]}, ValueError, "names must differ, as tags do"),
-        ({"labels": ["near", "nowhere"]}, ValueError, "labels must be among the names of labels, got 'nowhere'"),
+        ({"labels": ["near", "nowhere"]}, ValueError, "labels must be among the names of labels, got 'nowhere'$"),
+        ({"labels": ["near"], "names": None}, ValueError, "names of labels, got 'near': pass labeler.names"),
     ],
 )
 def test_what_cannot_be_logged(given, error, match):

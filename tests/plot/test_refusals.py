@@ -71,7 +71,7 @@ def test_matrices_and_tokens():
     labels = rg.ClippedDistance(1)(3)
     refused(ValueError, "labels must cover at least one pair", plot.label_matrix, rg.ClippedDistance(1)(0))
     refused(ValueError, "names must be 2 tuples of names, one per part", plot.label_matrix, SUM(3), ["a", "b", "c"])
-    refused(ValueError, "names must be one for each of the 3 labels, got 2", plot.label_matrix, labels, ["a", "b"])
+    refused(ValueError, "each of the 3 labels, got 2: pass labeler.names", plot.label_matrix, labels, ["a", "b"])
     refused(ValueError, "tokens must be 3 of queries and 3 of keys", plot.label_matrix, labels, tokens=["a", "b"])
     refused(TypeError, "tokens must be a sequence of strings, got 'abc'", plot.label_matrix, labels, tokens="abc")
     refused(ValueError, r"must not be empty, got shape \[0, 0\]", plot.attention_tokens, torch.zeros(0, 0), None)

@@ -11,11 +11,13 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
 
 from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.interop.transformers import by_name
 from relgraph.interop.transformers.common import IMPL
@@ -202,10 +204,15 @@ def chosen_families(families: Any, impl: Any) -> dict[str, Family]:
     if families is None:
         return known
     names = check.items("families", families, "names of families", most=len(known))
+    whole = f"relgraph.interop.transformers.families.all_families() has all {len(known)}"
     if not names:
-        raise ValueError(f"families must have at least one of {', '.join(known)}, got none")
+        raise ValueError(f"families must have at least one name, got none; {whole}")
     for name in names:
-        check.choice("families", name, tuple(known))
+        if not isinstance(name, str):
+            raise TypeError(f"families must be strings, got {type(name).__name__}")
+        if name not in known:
+            near = get_close_matches(name, known, cutoff=0.0)
+            raise ValueError(f"unknown families {shown(name)}; the nearest are {', '.join(map(repr, near))}; {whole}")
     return {name: known[name] for name in names}
 
 

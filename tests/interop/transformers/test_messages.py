@@ -70,8 +70,15 @@ def test_what_is_not_patched(name):
 
 
 def test_other_words_about_patching():
-    with pytest.raises(ValueError, match="families must have at least one of t5, .*deberta, .*, got none"):
+    with pytest.raises(ValueError, match="families must have at least one name, got none; .*all_families"):
         ours.patch(test_t5.tiny(), families=())
+    nearest = (
+        r"^unknown families 'wav2vec2'; the nearest are 'wav2vec2_bert', '\w+', '\w+'; \S+all_families\(\) has all"
+    )
+    with pytest.raises(ValueError, match=nearest):
+        ours.patch(test_t5.tiny(), families=("t5", "wav2vec2"))
+    with pytest.raises(TypeError, match="families must be strings, got int"):
+        ours.patch(test_t5.tiny(), families=(5,))
     with pytest.raises(ValueError, match="family wav2vec2_bert is not among families"):
         ours.patch(test_conformer.bert(), families=("conformer",))
     if test_bert.FIVE:

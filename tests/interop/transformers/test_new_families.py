@@ -47,6 +47,11 @@ def test_the_sources_of_transformers_name_no_others():
     assert not known & OTHERS.keys(), "they are served or refused: strike them from OTHERS"
 
 
+def test_the_readme_counts_all_families():
+    readme = Path(__file__).parents[3] / "README.md"
+    assert re.findall(r"(\d+) families", readme.read_text(encoding="utf-8")) == [str(len(all_families()))]
+
+
 def test_refused_classes_exist_and_say_why():
     for kind, why in REFUSED.items():
         file, name = kind.split(".")
