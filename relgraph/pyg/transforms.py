@@ -28,8 +28,9 @@ _RESERVED = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices
 class AddRelationLabels(BaseTransform):
     """Label each graph once, and store the labels with the data so that PyG collates and saves them.
 
-    Use it as ``transform`` or ``pre_transform``. :func:`~relgraph.pyg.relation_labels` reads the labels back from a
-    graph or a batch. Two attributes hold them:
+    Use it as ``transform`` or ``pre_transform``, and put it last: transforms that change edges, such as
+    ``RandomLinkSplit`` or ``ToUndirected``, leave the stored labels as they are. :func:`~relgraph.pyg.relation_labels`
+    reads the labels back from a graph or a batch. Two attributes hold them:
 
     - ``rel``, a dict, so that no sampler mistakes it for node or edge features. Labels of edges are in ``pair``
       ``[P, 2]`` (source, target; that is key, query) and ``label`` ``[P]``, labels of all pairs in ``label`` ``[n²]``,
