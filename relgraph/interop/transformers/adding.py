@@ -158,7 +158,8 @@ def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTra
 
     Raises:
         TypeError: an object that is not a labeler.
-        ValueError: a model without relations, or without the name of its class; a labeler with other labels.
+        ValueError: a model without relations, or without the name of its class; relations of a labeler of yours that
+            is not given; a labeler with other labels.
 
     Example:
         >>> import tempfile
@@ -182,6 +183,10 @@ def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTra
         raise ValueError(
             f"path must hold a model of transformers with relations, got {config.architectures} with {saved.ENTRY} "
             f"{shown(found)}{hint}"
+        )
+    if labeler is None and saved.labeler_of(found) is None:
+        raise ValueError(
+            f"labeler must be given: the relations of {path} were made by {found['class']}, not a labeler of relgraph"
         )
     with saved.using(labeler):
         return kind.from_pretrained(path, config=config, **options)

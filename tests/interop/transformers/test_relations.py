@@ -260,6 +260,8 @@ def test_a_labeler_of_the_user(tmp_path):
         model.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="the model is made without its relations.*from_pretrained"):
         assert not relations_of(transformers.LlamaForCausalLM.from_pretrained(tmp_path))
+    with pytest.raises(ValueError, match="labeler must be given: the relations of .* were made by Mine, not a labeler"):
+        ours.from_pretrained(tmp_path)
     back = ours.from_pretrained(tmp_path, labeler=Mine())
     inputs = inputs_of("Llama") | {"relation_labels": dense().ids}
     torch.testing.assert_close(back(**inputs).logits, model(**inputs).logits)
