@@ -164,8 +164,8 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
     remaining = RemainingNodes.of(name, nodes, numbers, sizes)
     labelers = stored.labelers()
     if labelers != {_expression(labeler)}:
-        wanted = " and ".join(sorted(labelers))
-        raise ValueError(f"by must be the labeler that made data.{name}, {wanted}, got {_expression(labeler)}")
+        held, reads = " and ".join(sorted(labelers)), _expression(labeler)
+        raise ValueError(f"data.{name} must hold labels of the labeler that reads them, {reads}, got those of {held}")
     return restore(stored, _template(labeler), remaining)
 
 
