@@ -303,7 +303,7 @@ def test_bad_input():
     with pytest.raises(TypeError, match="model must be a transformers.PreTrainedModel, got Linear"):
         ours.add_relations(torch.nn.Linear(2, 2), LABELER)
     other = transformers.DebertaV2Model(transformers.DebertaV2Config(**SIZES))
-    with pytest.raises(NotImplementedError, match="through the attention interface .* got DebertaV2Model with: no att"):
+    with pytest.raises(NotImplementedError, match="as that of BERT and .* got DebertaV2Model with: DebertaV2Attention"):
         ours.add_relations(other, LABELER)
     t5 = made("T5ForConditionalGeneration")
     ours.patch(t5)
