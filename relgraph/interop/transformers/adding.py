@@ -94,7 +94,7 @@ def add_relations(
         >>> model = BertModel(BertConfig(**sizes)).eval()
         >>> labeler = rg.EdgeType(["child"], attend="all")
         >>> print(rg.interop.transformers.add_relations(model, labeler))
-        patched: encoder.layer.0-1.attention.self (BertSelfAttention, family relations)
+        relations added to: encoder.layer.0-1.attention.self (BertSelfAttention)
         >>> tokens, graph = torch.tensor([[3, 1, 4]]), rg.Graph.from_parents(torch.tensor([-1, 0, 0]))
         >>> model(tokens, relation_labels=graph).last_hidden_state.shape
         torch.Size([1, 3, 16])
