@@ -135,7 +135,9 @@ def _check_tensors(layer: Any, query: Any, key: Any, value: Any, packed: bool, n
             check_layer_input(name, x, weight)
         if x.dim() != 2 and (packed or x.dim() != 3):
             shape = f"[T, E], as the {names.labels} are packed" if packed else "[B, N, E] or [N, E]"
-            raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
+            padded = packed and x is query and x.dim() == 3
+            hint = f"; rg.labels.padded({names.labels}) makes those of a padded batch" if padded else ""
+            raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}{hint}")
         if x.dim() != query.dim() or (x.dim() == 3 and x.shape[0] != query.shape[0]):
             raise ValueError(
                 f"{name} must share its batch axis with {names.query}, {list(query.shape)}, got {list(x.shape)}"

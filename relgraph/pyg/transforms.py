@@ -28,8 +28,9 @@ _RESERVED = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices
 class AddRelationLabels(BaseTransform):
     """Label each graph once, and store the labels with the data so that PyG collates and saves them.
 
-    Use it as ``transform`` or ``pre_transform``. :func:`~relgraph.pyg.relation_labels` reads the labels back from a
-    graph or a batch. Two attributes hold them:
+    Use it as ``transform`` or ``pre_transform``, and put it last: transforms that change edges, such as
+    ``RandomLinkSplit`` or ``ToUndirected``, leave the stored labels as they are. :func:`~relgraph.pyg.relation_labels`
+    reads the labels back from a graph or a batch. Two attributes hold them:
 
     - ``rel``, a dict, so that no sampler mistakes it for node or edge features. Labels of edges are in ``pair``
       ``[P, 2]`` (source, target; that is key, query) and ``label`` ``[P]``, labels of all pairs in ``label`` ``[n²]``,
@@ -163,8 +164,8 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
     remaining = RemainingNodes.of(name, nodes, numbers, sizes)
     labelers = stored.labelers()
     if labelers != {_expression(labeler)}:
-        wanted = " and ".join(sorted(labelers))
-        raise ValueError(f"by must be the labeler that made data.{name}, {wanted}, got {_expression(labeler)}")
+        held, reads = " and ".join(sorted(labelers)), _expression(labeler)
+        raise ValueError(f"data.{name} must hold labels of the labeler that reads them, {reads}, got those of {held}")
     return restore(stored, _template(labeler), remaining)
 
 

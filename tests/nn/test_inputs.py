@@ -41,6 +41,7 @@ def test_inputs():
         (LABELER, TypeError, "labels must be Labels, an integer Tensor or None, got ClippedDistance"),
         ((LABELER + LABELER)(5), ValueError, r"labels must have num_labels = 5, got \(5, 5\)"),
         (torch.full((5, 5), 5), ValueError, r"labels must lie in \[-1, 5\)"),
+        (LABELER(10, ptr=torch.tensor([0, 5, 10])), ValueError, r"are packed, got .*; rg.labels.padded\(labels\) ma"),
     ],
 )
 def test_labels(labels, error, match):

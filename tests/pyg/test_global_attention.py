@@ -217,7 +217,7 @@ def test_takes_labels_stored_with_data(x):
     torch.testing.assert_close(conv(stored), expected)
     some = torch.tensor([0, 1, 4])  # ptr stays that of all nodes
     torch.testing.assert_close(conv(stored.subgraph(some)).shape, torch.Size([3, 8]))
-    with pytest.raises(ValueError, match="by must be the labeler that made data.rel"):
+    with pytest.raises(ValueError, match=r"data.rel must hold labels of the labeler that reads them, Shor"):
         RelationGlobalAttention(8, heads=2, labeler=rg.ShortestPath(1)).to(F64)(stored)
 
 

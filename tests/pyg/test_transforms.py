@@ -279,8 +279,8 @@ def test_refuses_labels_that_are_not_there_or_of_another_labeler():
     mixed = Batch.from_data_list([labeled, AddRelationLabels(rg.EdgeType(2))(GRAPHS[0])])
     for data, by, match in (
         (GRAPHS[0], transform, "data must hold labels under 'rel', put there by AddRelationLabels, got"),
-        (labeled, rg.ClippedDistance(1), r"by must be the labeler that made data.rel, EdgeType\(.*\), got ClippedDist"),
-        (mixed, transform, r"by must be the labeler that made data.rel, EdgeType\(.*\) and EdgeType\(2\), got"),
+        (labeled, rg.ClippedDistance(1), r"labels of the labeler that reads them, Clip.*\(1\), got those of Edge"),
+        (mixed, transform, r"labels of the labeler that reads them, Edge.*, got .* EdgeType\(.*\) and EdgeType\(2\)"),
     ):
         with pytest.raises(ValueError, match=match):
             relation_labels(data, by)

@@ -94,7 +94,7 @@ def add_relations(
         >>> model = BertModel(BertConfig(**sizes)).eval()
         >>> labeler = rg.EdgeType(["child"], attend="all")
         >>> print(rg.interop.transformers.add_relations(model, labeler))
-        patched: encoder.layer.0-1.attention.self (BertSelfAttention, family relations)
+        relations added to: encoder.layer.0-1.attention.self (BertSelfAttention)
         >>> tokens, graph = torch.tensor([[3, 1, 4]]), rg.Graph.from_parents(torch.tensor([-1, 0, 0]))
         >>> model(tokens, relation_labels=graph).last_hidden_state.shape
         torch.Size([1, 3, 16])
@@ -117,10 +117,11 @@ def add_relations(
     report = _found(model, layers)
     if not report.patched:
         older = f"; ModernBERT, T5 and others need transformers 5, this is {transformers.__version__}"
-        none = f"no attention{older if BEFORE_FIVE else ''}"
+        kinds = sorted({kind for x in model.modules() if "Attention" in (kind := type(x).__name__)})
+        none = f"{', '.join(kinds) or 'no attention'}{older if BEFORE_FIVE else ''}"
         raise NotImplementedError(
-            f"model must have self-attention that goes through the attention interface of transformers and hands "
-            f"keyword arguments to it, got {type(model).__name__} with: {str(report) or none}"
+            f"model must have self-attention that goes through the attention interface of transformers, as that of "
+            f"BERT and Llama, and hands keyword arguments to it, got {type(model).__name__} with: {str(report) or none}"
         )
     modules = [model.get_submodule(one.name) for one in report.patched]
     made = [_relation_for(module, labeler, tables, per_head) for module in modules]  # may raise, before any change
@@ -158,7 +159,8 @@ def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTra
 
     Raises:
         TypeError: an object that is not a labeler.
-        ValueError: a model without relations, or without the name of its class; a labeler with other labels.
+        ValueError: a model without relations, or without the name of its class; relations of a labeler of yours that
+            is not given; a labeler with other labels.
 
     Example:
         >>> import tempfile
@@ -182,6 +184,10 @@ def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTra
         raise ValueError(
             f"path must hold a model of transformers with relations, got {config.architectures} with {saved.ENTRY} "
             f"{shown(found)}{hint}"
+        )
+    if labeler is None and saved.labeler_of(found) is None:
+        raise ValueError(
+            f"labeler must be given: the relations of {path} were made by {found['class']}, not a labeler of relgraph"
         )
     with saved.using(labeler):
         return kind.from_pretrained(path, config=config, **options)

@@ -66,8 +66,10 @@ class Report:
 
     def __str__(self) -> str:
         """One line for all layers that differ only in their number."""
-        lines = [f"patched: {name} ({one.kind}, family {one.family})" for name, one in _by_layers(self.patched)]
-        lines += [f"not patched: {name} ({one.kind}): {one.why}" for name, one in _by_layers(self.unpatched)]
+        added, patched = "relations added to: {} ({})", "patched: {} ({}, family {})"
+        of = {"relations": added}  # patch is another function
+        lines = [of.get(x.family, patched).format(name, x.kind, x.family) for name, x in _by_layers(self.patched)]
+        lines += [f"unchanged: {name} ({one.kind}): {one.why}" for name, one in _by_layers(self.unpatched)]
         return "\n".join(lines)
 
 

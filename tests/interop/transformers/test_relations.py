@@ -260,6 +260,8 @@ def test_a_labeler_of_the_user(tmp_path):
         model.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="the model is made without its relations.*from_pretrained"):
         assert not relations_of(transformers.LlamaForCausalLM.from_pretrained(tmp_path))
+    with pytest.raises(ValueError, match="labeler must be given: the relations of .* were made by Mine, not a labeler"):
+        ours.from_pretrained(tmp_path)
     back = ours.from_pretrained(tmp_path, labeler=Mine())
     inputs = inputs_of("Llama") | {"relation_labels": dense().ids}
     torch.testing.assert_close(back(**inputs).logits, model(**inputs).logits)
@@ -301,7 +303,7 @@ def test_bad_input():
     with pytest.raises(TypeError, match="model must be a transformers.PreTrainedModel, got Linear"):
         ours.add_relations(torch.nn.Linear(2, 2), LABELER)
     other = transformers.DebertaV2Model(transformers.DebertaV2Config(**SIZES))
-    with pytest.raises(NotImplementedError, match="through the attention interface .* got DebertaV2Model with: no att"):
+    with pytest.raises(NotImplementedError, match="as that of BERT and .* got DebertaV2Model with: DebertaV2Attention"):
         ours.add_relations(other, LABELER)
     t5 = made("T5ForConditionalGeneration")
     ours.patch(t5)
