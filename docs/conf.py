@@ -19,7 +19,7 @@ from sphinx.search.en import SearchEnglish
 
 import relgraph as rg
 from docs.site import inventories
-from docs.site.gallery import EXAMPLES, helpers
+from docs.site.gallery import EXAMPLES, helpers, shortened
 
 gc.set_threshold(100_000, 50, 50)  # a build makes millions of nodes that stay: to look through them often takes seconds
 if tags.has("quick"):  # noqa: F821  # Sphinx gives this file its tags
@@ -90,7 +90,7 @@ intersphinx_mapping = inventories.written(HERE / "_build" / "inventories")
 intersphinx_timeout = 0.001  # inventories lie beside the pages: nothing is fetched
 
 sphinx_gallery_conf = {
-    "examples_dirs": "../examples",
+    "examples_dirs": str(shortened(HERE / "_build" / "examples") if tags.has("short") else EXAMPLES),  # noqa: F821
     "gallery_dirs": "gallery",
     "filename_pattern": r"/(?!with_)[a-z_]+\.py$",  # those that begin with "with_" are shown, and run as tests
     "ignore_pattern": helpers(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -11,85 +12,70 @@ from torch import nn
 from torch.export import Dim, export
 
 import relgraph as rg
+from relgraph.impl.native.compiler import UnavailableError
+from relgraph.impl.native.exported import compile_exported
 from tests import in_cpp
 
 pytest.importorskip("torch_geometric", reason="RelationConv needs torch_geometric")
 
 BATCH, NODES, EDGES = Dim("batch", min=1, max=64), Dim("nodes", min=2, max=4096), Dim("edges", min=2, max=10**5)
-SIZES = ((2, 9, 20), (1, 5, 7), (3, 40, 300))
+SIZES = ((2, 9, 20), (1, 5, 7), (3, 130, 300))
 LABELS = 5
 
 
 class Every(nn.Module):
-    """A layer of each kind of labels: by distance, with ids that the caller writes out, over edges in all batch rows."""
+    """A layer of each kind of labels, by distance, with ids that the caller writes out, and over edges; a graph layer."""
 
-    def __init__(self):
+    def __init__(self, impl=None):
         super().__init__()
-        self.first = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3))
-        self.second, self.third = (rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS) for _ in range(2))
+        self.first = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3), impl=impl)
+        self.second = rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS, impl=impl)
+        self.third = rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS)
+        self.conv = rg.pyg.RelationConv(16, 4, heads=4, num_relations=LABELS)
 
     def forward(self, x, ids, edge_index, edge_type):
         edges = rg.EdgeLabels(edge_index, edge_type, LABELS, q_len=x.shape[1])
-        return self.third(self.second(self.first(x), labels=rg.DenseLabels(ids, LABELS)), labels=edges)
+        x = self.second(self.first(x), labels=rg.DenseLabels(ids, LABELS))
+        return self.third(x, labels=edges) + self.conv(x[0], edge_index, edge_type)
 
 
-class Conv(nn.Module):
-    """A graph layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = rg.pyg.RelationConv(16, 4, heads=4, num_relations=LABELS)
-
-    def forward(self, x, edge_index, edge_type):
-        return self.conv(x[0], edge_index, edge_type)
+def inputs(batch, nodes, edges):
+    ids = torch.randint(-1, LABELS, (batch, nodes, nodes))
+    return torch.randn(batch, nodes, 16), ids, torch.randint(0, nodes, (2, edges)), torch.randint(0, LABELS, (edges,))
 
 
-def inputs(name, batch, nodes, edges):
-    listed = torch.randint(0, nodes, (2, edges)), torch.randint(0, LABELS, (edges,))
-    if name == "conv":
-        return torch.randn(1, nodes, 16), *listed
-    return torch.randn(batch, nodes, 16), torch.randint(-1, LABELS, (batch, nodes, nodes)), *listed
+DYNAMIC = ({0: BATCH, 1: NODES}, {0: BATCH, 1: NODES, 2: NODES}, {1: EDGES}, {0: EDGES})
 
 
-MODELS = {"every": Every, "conv": Conv}
-DYNAMIC = {
-    "every": ({0: BATCH, 1: NODES}, {0: BATCH, 1: NODES, 2: NODES}, {1: EDGES}, {0: EDGES}),
-    "conv": ({1: NODES}, {1: EDGES}, {0: EDGES}),
-}
-MADE: dict = {}
-
-
-def exported(name):
+@functools.cache
+@torch.no_grad()
+def exported(impl=None):
     """The model and its program, made once for all targets."""
-    if name not in MADE:
-        torch.manual_seed(0)
-        model = MODELS[name]().eval()
-        with torch.no_grad():
-            MADE[name] = model, export(model, inputs(name, *SIZES[0]), dynamic_shapes=DYNAMIC[name])
-    return MADE[name]
+    torch.manual_seed(0)
+    model = Every(impl).eval()
+    return model, export(model, inputs(*SIZES[0]), dynamic_shapes=DYNAMIC)
 
 
-def check(name, run, allowed=1e-5):
-    model, _ = exported(name)
+def check(run, impl=None):
+    model, _ = exported(impl)
     for size in SIZES:
-        given = inputs(name, *size)
-        torch.testing.assert_close(run(*given), model(*given), atol=allowed, rtol=allowed)
+        given = inputs(*size)
+        torch.testing.assert_close(run(*given), model(*given), atol=1e-5, rtol=1e-5)
 
 
 def ours(program):
     return {str(node.target) for node in program.graph.nodes if "relgraph" in str(node.target)}
 
 
-@pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_torch_operators_only(name):
-    program = exported(name)[1]
+def test_torch_operators_only():
+    program = exported()[1]
     assert not ours(program)
-    check(name, program.run_decompositions().module())
+    check(program.run_decompositions().module())
 
 
 def test_a_loaded_program_needs_no_relgraph(tmp_path):
-    (model, program), given = exported("every"), inputs("every", *SIZES[2])
+    (model, program), given = exported(), inputs(*SIZES[2])
     torch.export.save(program, tmp_path / "model.pt2")
     torch.save((given, model(*given).detach()), tmp_path / "pair.pt")
     code = (
@@ -101,36 +87,45 @@ def test_a_loaded_program_needs_no_relgraph(tmp_path):
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("impl", [None, "native"])
 @torch.no_grad()
-def test_aot_inductor(name, tmp_path):
-    package = torch._inductor.aoti_compile_and_package(exported(name)[1], package_path=str(tmp_path / "model.pt2"))
-    check(name, torch._inductor.aoti_load_package(package))
-    check(name, lambda *given: in_cpp.run(package, given, tmp_path))
+def test_aot_inductor(impl, tmp_path):
+    """In Python, and in a program in C++, which has no relgraph; kernels come from their file."""
+    file = ""
+    if impl == "native":
+        try:
+            file = str(compile_exported())
+        except UnavailableError as error:
+            pytest.skip(f"the file for exported programs is not compiled: {error}")
+        torch.ops.load_library(file)
+    program = exported(impl)[1]
+    assert ours(program) == ({"relgraph.attention_native.default"} if impl else set())
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+    check(torch._inductor.aoti_load_package(package), impl)
+    check(lambda *given: in_cpp.run(package, given, tmp_path, file=file), impl)
 
 
 @torch.no_grad()
 def test_aot_inductor_of_fixed_sizes(tmp_path):
-    model, given = Every().eval(), inputs("every", 1, 9, 20)
+    model, given = Every().eval(), inputs(1, 9, 20)
     package = torch._inductor.aoti_compile_and_package(export(model, given), package_path=str(tmp_path / "model.pt2"))
     run = torch._inductor.aoti_load_package(package)
     for x in (given[0], torch.randn(1, 9, 16)):
         torch.testing.assert_close(run(x, *given[1:]), model(x, *given[1:]), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_onnx(name, tmp_path):
+def test_onnx(tmp_path):
     pytest.importorskip("onnxscript", reason="torch.onnx.export needs onnx and onnxscript")
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    torch.onnx.export(exported(name)[1], dynamo=True, verbose=False).save(tmp_path / "model.onnx")
+    torch.onnx.export(exported()[1], dynamo=True, verbose=False).save(tmp_path / "model.onnx")
     session = runtime.InferenceSession(tmp_path / "model.onnx")
     names = [one.name for one in session.get_inputs()]
 
     def run(*given):
         return torch.from_numpy(session.run(None, dict(zip(names, [x.numpy() for x in given], strict=True)))[0])
 
-    check(name, run)
+    check(run)
 
 
 class Packed(nn.Module):
@@ -164,13 +159,16 @@ def graph(n):
     return torch.randn(1, n, 16), torch.randint(0, n, (2, 2 * n + 1)), torch.randint(0, LABELS, (2 * n + 1,))
 
 
-class AdditiveConv(Conv):
+class AdditiveConv(nn.Module):
     """A graph layer whose scores are computed pair by pair."""
 
     def __init__(self):
         super().__init__()
         score = rg.score.Additive.learned(4, 4)
         self.conv = rg.pyg.RelationConv(16, 4, heads=4, num_relations=LABELS, score=score)
+
+    def forward(self, x, edge_index, edge_type):
+        return self.conv(x[0], edge_index, edge_type)
 
 
 OTHERS = {
@@ -207,8 +205,7 @@ def test_other_forms(name):
 
 
 @pytest.mark.filterwarnings("ignore:`treespec:FutureWarning")  # torch's, about how transformers reads a program
-@pytest.mark.parametrize("exporter", ["Dynamo", "Onnx"])
-@pytest.mark.parametrize("name", ["T5", "DeBERTa"])
+@pytest.mark.parametrize(("name", "exporter"), [("T5", "Dynamo"), ("DeBERTa", "Onnx")])
 @torch.no_grad()
 def test_patched_models(name, exporter):
     """By the exporters of transformers."""

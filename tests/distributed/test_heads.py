@@ -21,23 +21,24 @@ from tests.distributed.heads_worlds import begin, resume_alone
 from tests.layers import encoder_layer
 
 
-def start(size: int, folder: Path, world: str) -> None:
+def check(size: int, folder: Path, world: str) -> None:
+    """What a process asserts is raised here."""
     worlds.start(size, begin, size, str(folder), world)
 
 
 def test_two_processes(tmp_path):
-    start(2, tmp_path, "few")
+    check(2, tmp_path, "few")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "world"), [(2, "two"), (4, "four")])
 def test_all(tmp_path, size, world):
-    start(size, tmp_path, world)
+    check(size, tmp_path, world)
 
 
 @pytest.mark.slow
 def test_one_process_reads_the_checkpoint_of_two(tmp_path):
-    start(2, tmp_path, "save")
+    check(2, tmp_path, "save")
     resume_alone(tmp_path)
 
 

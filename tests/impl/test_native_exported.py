@@ -1,4 +1,4 @@
-"""The operator of exported programs that run without Python: its values, what it refuses, and packages in Python and C++."""
+"""The operator of exported programs that run without Python: its values and what it refuses; tests/test_export.py runs it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import re
 import pytest
 import torch
 from torch import nn
-from torch.export import Dim, export
+from torch.export import export
 
 import relgraph as rg
 from relgraph import __main__ as report
 from relgraph.impl.native import exported
 from relgraph.impl.native.compiler import UnavailableError
-from tests import in_cpp
 from tests.cases import F64, KINDS, call_of, distance, make
 
 TAKEN = {
@@ -189,38 +188,3 @@ def test_the_operator_checks_what_a_program_gives(bad, why):
     assert operator(**GOOD)[0].shape == (2, 6, 4, 3)
     with pytest.raises(RuntimeError, match=re.escape(why)):
         operator(**{**GOOD, **bad})
-
-
-# ---- packages ----
-
-
-class Model(nn.Module):
-    """A layer by distance, and one with ids that the caller writes out."""
-
-    def __init__(self, impl):
-        super().__init__()
-        self.first = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(3), impl=impl)
-        self.second = rg.RelationAttention(16, 4, num_labels=5, impl=impl)
-
-    def forward(self, x, ids):
-        return self.second(self.first(x), labels=rg.DenseLabels(ids, 5))
-
-
-def given(batch, nodes):
-    return torch.randn(batch, nodes, 16), torch.randint(-1, 5, (batch, nodes, nodes))
-
-
-@torch.no_grad()
-def test_a_package_in_python_and_in_cpp(file, tmp_path):
-    """The program in C++ has no relgraph, only the file."""
-    model, dense = Model("native").eval(), Model("dense").eval()
-    dense.load_state_dict(model.state_dict())
-    batch, nodes = Dim("batch", min=1, max=64), Dim("nodes", min=2, max=4096)
-    sizes = {0: batch, 1: nodes}, {0: batch, 1: nodes, 2: nodes}
-    program = export(model, given(2, 9), dynamic_shapes=sizes)
-    path = str(torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2")))
-    run = torch._inductor.aoti_load_package(path)
-    for inputs in (given(2, 9), given(1, 5), given(3, 130)):
-        torch.testing.assert_close(run(*inputs), dense(*inputs), atol=1e-5, rtol=1e-5)
-    found = in_cpp.run(path, inputs, tmp_path, file=str(file))
-    torch.testing.assert_close(found, dense(*inputs), atol=1e-5, rtol=1e-5)

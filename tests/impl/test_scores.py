@@ -67,25 +67,31 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("kind", KINDS)
+def turns(kinds, *rounds):
+    """Each kind with one choice of each round, which takes turns: far fewer calls than all kinds with all choices."""
+    return [
+        (kind, choices[(turn + at) % len(choices)])
+        for turn, kind in enumerate(kinds)
+        for at, choices in enumerate(rounds)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "name"), turns(KINDS, ("softcap", "leaky relu"), ("function", "module")))
 def test_functions_of_finished_scores(kind, name):
     check(make(KINDS[kind](7), score=FUNCTIONS[name]), kind)
 
 
-@pytest.mark.parametrize("activation", [*ACTIVATIONS, torch.tanh])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "activation"), turns(KINDS, *[[*ACTIVATIONS, torch.tanh]] * 2))
 def test_additive(kind, activation):
     weight = leaf(2, 3)
     case = make(KINDS[kind](7), kinds="kvb", per_head="k", score=rg.score.Additive(weight, activation))
     check(case, kind, [weight])
 
 
-@pytest.mark.parametrize(("own", "bases"), [((), None), ((2,), None), ((), 2), ((2,), 2)])
-@pytest.mark.parametrize("kind", ONE_LABEL)
-def test_maps_of_scores_and_of_values(kind, own, bases):
+@pytest.mark.parametrize(("kind", "how"), turns(ONE_LABEL, [((), None), ((2,), None)], [((), 2), ((2,), 2)]))
+def test_maps_of_scores_and_of_values(kind, how):
     """One for all heads or one per head, free or over bases."""
-    labels = KINDS[kind](7)
+    labels, (own, bases) = KINDS[kind](7), how
     weight = leaf(*own, labels.num_labels, 3, 3)
     maps = [leaf(*own, labels.num_labels, bases)] if bases else []
     maps.append(leaf(*own, bases or labels.num_labels, 4, 4))
@@ -137,11 +143,11 @@ def test_everything_at_once(kind):
     batch = case.inputs[0].shape[0]
     packed = labels is not None and labels.packed
     keep = (torch.rand(1 if packed else batch, 4, q_len, k_len) > 0.3).to(F64)
-    for lead in ((), (1,), (4,)):
-        mask = leaf(*lead, q_len, k_len)
-        for score in (None, rg.score.Softcap(2.0), torch.sin, rg.score.Additive(leaf(4, 3))):
-            case.options |= {"score": score, "attn_mask": mask}
-            check(case, kind, keep=keep)
+    leads = ((), (1,), (4,))
+    for at, score in enumerate((None, rg.score.Softcap(2.0), torch.sin, rg.score.Additive(leaf(4, 3)))):
+        lead = leads[(at + [*KINDS].index(kind)) % 3]
+        case.options |= {"score": score, "attn_mask": leaf(*lead, q_len, k_len)}
+        check(case, kind, keep=keep)
 
 
 @pytest.mark.parametrize("size", [1, 40, 300])
@@ -162,11 +168,10 @@ WITH_EDGES = [k for k in KINDS if k.startswith("edges") and k not in ("edges ove
 
 
 @pytest.mark.parametrize("score", [None, "additive", "function"])
-@pytest.mark.parametrize("per_head", [False, True])
-@pytest.mark.parametrize("kind", WITH_EDGES)
-def test_edge_vectors(kind, per_head, score):
+@pytest.mark.parametrize(("kind", "own"), turns(WITH_EDGES, ([], [2])))
+def test_edge_vectors(kind, own, score):
     """Listed pairs carry a vector besides a label; pairs that are not listed attend as ever."""
-    labels, own = KINDS[kind](7), [2] if per_head else []
+    labels = KINDS[kind](7)
     attr, to_key, to_value = leaf(labels.ids.shape[0], 5), leaf(*own, 3, 5), leaf(*own, 4, 5)
     for given in ((to_key, to_value), (to_key, None), (None, to_value)):
         options = {"edge_attr": attr, "edge_key": given[0], "edge_value": given[1]}

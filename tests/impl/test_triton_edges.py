@@ -171,7 +171,7 @@ def with_learned(case, learned):
     ("kind", "names", "options"),
     [
         ("edges only", ("value_map",), {"kinds": "kv", "mass": True}),
-        ("edges only", ("weight", "value_map"), {"per_head": True, "heads": 4, "kv_heads": 2}),
+        ("edges only", ("weight", "value_map"), {"per_head": True, "heads": 4, "kv_heads": 2, "batch": 1}),
         ("edges only", ("key_gate", "value_gate"), {"per_head": True}),
         ("edges only batch", ("weight", "coefficients", "bases"), {"kinds": "kqb", "mass": True, "kv_heads": 2}),
         ("edges only batch", ("key_gate", "value_map"), {"per_head": True, "kinds": "vq", "drops": True}),

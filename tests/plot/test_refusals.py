@@ -20,71 +20,71 @@ CALL, OTHER = (AttentionAux(label_mass=torch.ones(1, 2, 3, count)) for count in 
 PAD = torch.ones(1, 3, dtype=torch.bool)
 
 
-def refused(error, match, draw, *given, **options):
+def raises(error, match, draw, *given, **options):
     with pytest.raises(error, match=match):
         draw(*given, **options)
 
 
 def test_graphs_and_trees():
     draw, none = plot.attention_graph, torch.zeros(2, 0, dtype=torch.int64)
-    refused(ValueError, "graph must have at least one node, got none", draw, EYE, rg.Graph(none, 0))
-    refused(ValueError, r"weights must be for the 3 nodes of the graph, \[3, 3\], got", draw, torch.eye(2), PATH)
-    refused(ValueError, "weights must not be negative, got values down to -1", draw, -EYE, PATH)
-    refused(ValueError, "node_names must be one for each of the 3 nodes, got 1", draw, EYE, PATH, node_names=["a"])
-    refused(TypeError, "labels must not be a sum, which has several per pair", draw, EYE, PATH, labels=SUM(3))
-    refused(ValueError, "labels must be of the graph's 3 nodes, got Dist", draw, EYE, PATH, labels=rg.Window(1)(4))
+    raises(ValueError, "graph must have at least one node, got none", draw, EYE, rg.Graph(none, 0))
+    raises(ValueError, r"weights must be for the 3 nodes of the graph, \[3, 3\], got", draw, torch.eye(2), PATH)
+    raises(ValueError, "weights must not be negative, got values down to -1", draw, -EYE, PATH)
+    raises(ValueError, "node_names must be one for each of the 3 nodes, got 1", draw, EYE, PATH, node_names=["a"])
+    raises(TypeError, "labels must not be a sum, which has several per pair", draw, EYE, PATH, labels=SUM(3))
+    raises(ValueError, "labels must be of the graph's 3 nodes, got Dist", draw, EYE, PATH, labels=rg.Window(1)(4))
     batch = rg.DenseLabels(torch.zeros(2, 3, 3, dtype=torch.int64), 1)
-    refused(ValueError, "labels must be of the graph's 3 nodes, got DenseLabels", draw, EYE, PATH, labels=batch)
+    raises(ValueError, "labels must be of the graph's 3 nodes, got DenseLabels", draw, EYE, PATH, labels=batch)
     two_parents, cycle = (rg.Graph(torch.tensor(edges), 3) for edges in ([[0, 1], [2, 2]], [[0, 1], [1, 0]]))
-    refused(ValueError, "must be a tree, got node 2 with the parents 0 and 1", plot.attention_tree, EYE, two_parents)
-    refused(ValueError, "graph must be a tree, got a cycle through node", plot.attention_tree, EYE, cycle)
+    raises(ValueError, "must be a tree, got node 2 with the parents 0 and 1", plot.attention_tree, EYE, two_parents)
+    raises(ValueError, "graph must be a tree, got a cycle through node", plot.attention_tree, EYE, cycle)
 
 
 def test_queries():
     draw = plot.attention_graph
-    refused(ValueError, "query must be at most 2, got 3", draw, EYE, PATH, query=3)
-    refused(TypeError, r"number of a node, got 'Ann'; .* nodes.index\('Ann'\) is it", draw, EYE, PATH, query="Ann")
-    refused(ValueError, "query must be a node of the graph or its number, got 'A'", draw, EYE, NUMBERED, query="A")
-    refused(ValueError, r"list\(graph.nodes\).index\(30\) = 2 for the node 30", draw, EYE, NUMBERED, query=30)
+    raises(ValueError, "query must be at most 2, got 3", draw, EYE, PATH, query=3)
+    raises(TypeError, r"number of a node, got 'Ann'; .* nodes.index\('Ann'\) is it", draw, EYE, PATH, query="Ann")
+    raises(ValueError, "query must be a node of the graph or its number, got 'A'", draw, EYE, NUMBERED, query="A")
+    raises(ValueError, r"list\(graph.nodes\).index\(30\) = 2 for the node 30", draw, EYE, NUMBERED, query=30)
     for query in (torch.tensor(1), np.int64(1)):
-        refused(TypeError, "query must be a node of the graph or its number, an int", draw, EYE, NUMBERED, query=query)
+        raises(TypeError, "query must be a node of the graph or its number, an int", draw, EYE, NUMBERED, query=query)
 
 
 def test_places():
     wanted = r"pos must be a mapping from nodes to places or a Tensor \[N, 2\], got list"
-    refused(TypeError, wanted, given_positions, [[0, 1]], None, 1)
-    refused(ValueError, "pos must have a place for every node, got none for 'b'", given_positions, {}, ["b"], 1)
+    raises(TypeError, wanted, given_positions, [[0, 1]], None, 1)
+    raises(ValueError, "pos must have a place for every node, got none for 'b'", given_positions, {}, ["b"], 1)
     for place, error, match in (
         ((0,), ValueError, "must be two numbers, got 1"), (range(10**30), ValueError, "must be two numbers, got more"),
         ("01", TypeError, "must be two numbers, got str"), (("0", "1"), TypeError, "must be two numbers, got str"),
         ((0, float("nan")), ValueError, r"must be finite and at most 1e\+100, got \(0, nan\)"),
         ((10**400, 0), ValueError, r"must be finite and at most 1e\+100, got"),
     ):  # fmt: skip
-        refused(error, rf"pos\['a'\] {match}", given_positions, {"a": place}, ["a"], 1)
-    refused(ValueError, "pos must be finite and at most 1e", given_positions, torch.tensor([[0.0, torch.inf]]), None, 1)
-    refused(ValueError, "real numbers, got torch.complex64", given_positions, torch.zeros(1, 2).cfloat(), None, 1)
+        raises(error, rf"pos\['a'\] {match}", given_positions, {"a": place}, ["a"], 1)
+    raises(ValueError, "pos must be finite and at most 1e", given_positions, torch.tensor([[0.0, torch.inf]]), None, 1)
+    raises(ValueError, "real numbers, got torch.complex64", given_positions, torch.zeros(1, 2).cfloat(), None, 1)
     large = rg.Graph(torch.zeros(2, 0, dtype=torch.int64), 1001)
-    refused(ValueError, "pos must be given for a graph of more than 1000 nodes, got None for 1001", graph_layout, large)
+    raises(ValueError, "pos must be given for a graph of more than 1000 nodes, got None for 1001", graph_layout, large)
 
 
 def test_matrices_and_tokens():
     labels = rg.ClippedDistance(1)(3)
-    refused(ValueError, "labels must cover at least one pair", plot.label_matrix, rg.ClippedDistance(1)(0))
-    refused(ValueError, "names must be 2 tuples of names, one per part", plot.label_matrix, SUM(3), ["a", "b", "c"])
-    refused(ValueError, "each of the 3 labels, got 2: pass labeler.names", plot.label_matrix, labels, ["a", "b"])
-    refused(ValueError, "tokens must be 3 of queries and 3 of keys", plot.label_matrix, labels, tokens=["a", "b"])
-    refused(TypeError, "tokens must be a sequence of strings, got 'abc'", plot.label_matrix, labels, tokens="abc")
-    refused(ValueError, r"must not be empty, got shape \[0, 0\]", plot.attention_tokens, torch.zeros(0, 0), None)
-    refused(ValueError, "finite, got 4 values that", plot.attention_tokens, torch.full((2, 2), float("nan")), None)
+    raises(ValueError, "labels must cover at least one pair", plot.label_matrix, rg.ClippedDistance(1)(0))
+    raises(ValueError, "names must be 2 tuples of names, one per part", plot.label_matrix, SUM(3), ["a", "b", "c"])
+    raises(ValueError, "each of the 3 labels, got 2: pass labeler.names", plot.label_matrix, labels, ["a", "b"])
+    raises(ValueError, "tokens must be 3 of queries and 3 of keys", plot.label_matrix, labels, tokens=["a", "b"])
+    raises(TypeError, "tokens must be a sequence of strings, got 'abc'", plot.label_matrix, labels, tokens="abc")
+    raises(ValueError, r"must not be empty, got shape \[0, 0\]", plot.attention_tokens, torch.zeros(0, 0), None)
+    raises(ValueError, "finite, got 4 values that", plot.attention_tokens, torch.full((2, 2), float("nan")), None)
 
 
 def test_tables():
     bank, shared = rg.nn.LabelTable(None, 4, bank=nn.Linear(2, 4)), torch.ones(2, 3)
     for draw in (plot.table_norms, plot.table_similarity):
-        refused(ValueError, "table must have rows of its own, got one with a bank", draw, bank)
-        refused(ValueError, r"table must have shape \[R, D\], \[H, R, D\] or \[R\], got", draw, torch.zeros(1, 2, 3, 4))
-    refused(ValueError, "which have a direction, got scalars", plot.table_similarity, rg.nn.LabelTable(3, None))
-    refused(ValueError, "head must be left out for rows that all heads share", plot.table_similarity, shared, head=0)
+        raises(ValueError, "table must have rows of its own, got one with a bank", draw, bank)
+        raises(ValueError, r"table must have shape \[R, D\], \[H, R, D\] or \[R\], got", draw, torch.zeros(1, 2, 3, 4))
+    raises(ValueError, "which have a direction, got scalars", plot.table_similarity, rg.nn.LabelTable(3, None))
+    raises(ValueError, "head must be left out for rows that all heads share", plot.table_similarity, shared, head=0)
 
 
 @pytest.mark.parametrize(
@@ -131,4 +131,4 @@ def test_tables():
     ],
 )
 def test_masses(mass, options, error, match):
-    refused(error, match, plot.label_mass, mass, **options)
+    raises(error, match, plot.label_mass, mass, **options)

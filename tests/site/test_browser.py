@@ -268,7 +268,8 @@ def test_the_search_field_of_a_page_leads_to_results(browser, address):
     )
     field.send_keys("ClippedDistance\n")
     WebDriverWait(browser, 20).until(lambda b: "search.html" in b.current_url)
-    WebDriverWait(browser, 20).until(lambda b: b.find_elements(By.CSS_SELECTOR, "#search-results li"))
+    found = WebDriverWait(browser, 20).until(lambda b: b.find_elements(By.CSS_SELECTOR, "#search-results li"))
+    assert "ClippedDistance" in found[0].text
 
 
 INK = """

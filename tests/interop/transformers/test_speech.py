@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from importlib import import_module
+from unittest import mock
 
 import pytest
 import torch
@@ -299,16 +300,18 @@ def test_speecht5_reads_text_too():
 
 
 def test_no_bias_of_all_pairs_is_made():
-    """The parts of the models that would make it are not called."""
-    model = vits()
-    ours.patch(model)
-    for layer in model.encoder.layers:
-        layer.attention._get_relative_embeddings = None
-    model(**vits_inputs(20))
-    model = wavlm()
-    ours.patch(model)
-    model.encoder.layers[0].attention.compute_bias = None
-    model(**wave_inputs(waves(20)))
+    """Models call the part that would make it until they are patched."""
+    for model, given, part in (
+        (vits(), vits_inputs(20), "_get_relative_embeddings"),
+        (wavlm(), wave_inputs(waves(20)), "compute_bias"),
+    ):
+        attention = type(model.encoder.layers[0].attention)
+        with mock.patch.object(attention, part, autospec=True, side_effect=getattr(attention, part)) as makes:
+            model(**given)
+            before = makes.call_count
+            ours.patch(model)
+            model(**given)
+        assert makes.call_count == before > 0
 
 
 def vits_without_window():
