@@ -106,8 +106,8 @@ if __name__ == "__main__":
         print(f"{labeler}: {right:.1%} right, in deeper trees {right_deeper:.1%}")
 
 # %%
-# With seeds 0 to 2 (edit ``seed=0``), kinship is right for 99.0 % ± 0.3 (deeper trees: 97.8 % ± 0.7), the distance in
-# the list of nodes for 91.3 % ± 2.5 (82.9 % ± 4.9; 2026-11, one thread of a busy AMD EPYC). Nothing was tuned. Below
+# With seeds 0 to 2 (edit ``seed=0``), kinship is right for 98.8 % ± 0.5 (deeper trees: 97.7 % ± 0.9), the distance in
+# the list of nodes for 91.2 % ± 2.4 (82.9 % ± 4.9; 2026-11, one thread of a busy AMD EPYC). Nothing was tuned. Below
 # are the labels of one tree, and the attention that each label gets from conditionals in the model with kinship.
 
 if __name__ == "__main__":
