@@ -106,15 +106,15 @@ if __name__ == "__main__":
 # deviation (2026-11, one thread of a busy AMD EPYC). All have about 27,560 parameters; guessing gives 12.5::
 #
 #     row                   200 steps   600 steps   1,200 steps
-#     RGATConv             68.6 ± 8.1  92.8 ± 2.3   –
-#     RGCNConv             16.9 ± 1.6  –            97.5 ± 1.4
-#     maps, tables         81.2 ± 7.3  96.3 ± 4.8   –
-#     4 bases, tables     40.8 ± 16.8  –            –
-#     both tables          15.9 ± 2.5  –            89.7 ± 3.4
-#     a^V alone            17.0 ± 1.6  –            –
+#     RGATConv             68.6 ± 8.3  92.8 ± 3.3   –
+#     RGCNConv             16.9 ± 1.6  –            96.4 ± 1.9
+#     maps, tables         81.4 ± 6.8  96.9 ± 2.2   –
+#     4 bases, tables     40.7 ± 17.0  –            –
+#     both tables          16.0 ± 2.5  –            82.4 ± 3.3
+#     a^V alone            16.7 ± 1.2  –            –
 #     a^K alone            12.1 ± 0.0  –            –
 #     none                 12.1 ± 0.0  –            –
-#     pairs: maps, tables  90.5 ± 3.1  –            –
+#     pairs: maps, tables  90.5 ± 3.2  –            –
 #
-# In the same steps maps (4 s) lead RGATConv (7 s) by 12.6 (1.9 to 23.2). Trained longer they tie; RGCNConv (4 s) leads
-# both tables by 7.7 (2.9 to 12.6). These, the default, are for labels that need not be composed, such as distances.
+# In 200 steps maps (8 s) lead RGATConv (15 s) by 12.8 (2.7 to 22.9). Longer, maps (600: 27 s) tie with it and RGCNConv
+# (1,200: 63 s), which leads both tables by 14.0 (7.7 to 20.3): the default, for labels that need not be composed.
