@@ -120,7 +120,7 @@ def test_the_picture_shows_the_figures(name, monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("begin", "file", "variants"),
     [
-        ("| AqSol", "aqsol", ("PyG TransformerConv", "relgraph")),
+        ("| AqSol", "aqsol", ("PyG TransformerConv", "relgraph, no labels", "relgraph")),
         ("| RelBench's rel-f1", "rel-f1", ("ours, no labels", "HGTConv", "ours")),
     ],
 )
@@ -178,7 +178,8 @@ def test_the_readme_has_the_figures_of_the_translation_page():
         (r"DeBERTa-v3-base layer, 512 tokens, patched .* (\S+)×", r"DeBERTa-v3-base layer \| 512 .* / 378 \| (\S+)"),
         (r"the same, 2,048 tokens \| the same \| (\S+)×", r"a layer of DeBERTa-v3-base, patched, 2,048 tokens .* (\S+)×"),
         (r"graph layer, 40 edges, .* (\S+)×", r"^\| 20 \| 40 \| (\S+)"),
-        (r"graph layer, 200,000 edges of 20 types .* (\S+)×", r"a graph layer\S+, 200,000 edges of 20 types .* (\S+)×"),
+        (r"graph layer, 200,000 edges of 20 types .* (\S+)× \(", r"a graph layer\S+, 200,000 edges of 20 types .* (\S+)×"),
+        (r"PyG compiled: (\S+)×", r"compiled by `torch.compile` \| (\S+)"),
         (r"Single short calls cost more: (\S+)× at 16 tokens", r"`relation_attention`, 16 tokens, .* (\S\.\S)\S \(\S+\) \|$"),
         (r"16 tokens, (\S+)× at 128", r"^\| 128 tokens, distances .* (\S\.\S)\S \(\S+\) \|$"),
     ],
