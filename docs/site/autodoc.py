@@ -18,7 +18,7 @@ LINK = re.compile(r"generated/([\w.]+)\.html#([\w.]+)")
 FUNCTION = re.compile(r"<function ([\w.]+)>")
 """A default that is a function, in autodoc's form, which Sphinx cannot parse."""
 
-HOOKS = {"extra_repr", "propagate", "edge_updater"}
+HOOKS = {"extra_repr", "load_state_dict", "propagate", "edge_updater"}
 
 SECTION = re.compile(r"(Args|Shapes|Attributes|Returns|Yields|Raises|Example):")
 
