@@ -19,6 +19,7 @@ from sphinx.search.en import SearchEnglish
 
 import relgraph as rg
 from docs.site import inventories
+from docs.site.autodoc import LESS_COMMON
 from docs.site.gallery import EXAMPLES, helpers, shortened
 
 gc.set_threshold(100_000, 50, 50)  # a build makes millions of nodes that stay: to look through them often takes seconds
@@ -84,7 +85,7 @@ toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
-napoleon_custom_sections = [("Shapes", "params_style")]
+napoleon_custom_sections = [("Shapes", "params_style"), (LESS_COMMON, "params_style")]
 
 intersphinx_mapping = inventories.written(HERE / "_build" / "inventories")
 intersphinx_timeout = 0.001  # inventories lie beside the pages: nothing is fetched

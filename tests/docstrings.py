@@ -21,7 +21,7 @@ TENSOR = re.compile(r"(torch\.)?Tensor( \| None)?$")
 RAISE = re.compile(r"^\s+raise [A-Z]", re.MULTILINE)
 MARKUP = re.compile(r":\w+:`[^`]*`|``[^`]*``")
 TAKEN_OVER = re.compile(r"further arguments as in :\w+:`~relgraph\.([\w.]+)`")
-HOOKS = ("extra_repr", "reset_parameters")  # torch's, documented there
+HOOKS = ("extra_repr", "load_state_dict", "reset_parameters")  # torch's, documented there
 
 
 def exports(module: ModuleType) -> list[str]:

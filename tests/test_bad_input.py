@@ -36,8 +36,8 @@ INNER += (
     "transformers.RelgraphCallback.on_init_end",
     "transformers.Relation.forward",
 )
-INNER += ("transformers.from_pretrained",)
-"""What Trainer and attention modules call, and what reads a model from a folder."""
+INNER += ("RelationAttention.load_state_dict", "transformers.from_pretrained")
+"""What Trainer, attention modules and torch call, and what reads a model from a folder."""
 
 MODULES = (rg, rg.functional, rg.score, rg.labels, rg.labelers, rg.nn, rg.pyg, rg.plot, rg.distributed)
 INTEROP = {name: getattr(rg.interop, name) for name in rg.interop.MODULES}

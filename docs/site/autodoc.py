@@ -18,7 +18,7 @@ LINK = re.compile(r"generated/([\w.]+)\.html#([\w.]+)")
 FUNCTION = re.compile(r"<function ([\w.]+)>")
 """A default that is a function, in autodoc's form, which Sphinx cannot parse."""
 
-HOOKS = {"extra_repr", "propagate", "edge_updater"}
+HOOKS = {"extra_repr", "load_state_dict", "propagate", "edge_updater"}
 
 SECTION = re.compile(r"(Args|Shapes|Attributes|Returns|Yields|Raises|Example):")
 
@@ -26,9 +26,14 @@ ENTRY = re.compile(r"    (\*{0,2}\w+)(?:, \*{0,2}\w+)*: ")
 
 COMMON = {
     *("labels", "num_labels", "tables", "heads", "edge_type", "edge_attr", "edge_dim", "num_relations", "attend"),
-    *("default", "duplicates", "value_map", "score", "is_causal", "need_label_mass", "impl"),
+    *("default", "duplicates", "inverse", "self_loop", "value_map", "score", "is_causal", "attn_mask", "impl"),
+    *("key_table", "value_table", "key_padding_mask", "need_weights", "need_label_mass", "dropout", "norm_first"),
+    *("d_model", "nhead", "num_encoder_layers", "num_decoder_layers", "dim_feedforward"),
 }
-"""The optional arguments that pages and examples give most often, each over a dozen times."""
+"""The optional arguments that pages and examples give most often, by name or by position."""
+
+LESS_COMMON = "Less common parameters"
+"""The heading of the others where there are more than a few."""
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -99,7 +104,11 @@ def _ordered(section: list[str], described: Any) -> list[str]:
         needed = name in given and given[name].default is inspect.Parameter.empty and not several
         return 0 if name == "labeler" else 1 if needed else 2 if name in COMMON else 3
 
-    return [section[0], *(line for entry in sorted(entries, key=rank) for line in entry), ""]
+    ordered = sorted(entries, key=rank)
+    first = sum(rank(entry) < 3 for entry in ordered)
+    if first and len(ordered) - first > 4:
+        ordered.insert(first, ["", f"{LESS_COMMON}:"])
+    return [section[0], *(line for entry in ordered for line in entry), ""]
 
 
 def _whole_attribute(self: Any) -> tuple[str, list[str]]:

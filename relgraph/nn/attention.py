@@ -266,6 +266,17 @@ class RelationAttention(Projections):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """Load as torch does; if the state is that of torch's layer, an error says how it gets tables."""
+        try:
+            return super().load_state_dict(state_dict, strict, assign)
+        except RuntimeError as error:
+            has_tables = any(name.startswith("tables.") for name in state_dict)
+            if not strict or self.tables is None or has_tables or "out_proj.weight" not in state_dict:
+                raise
+            way = "use RelationAttention.from_plain(old, labeler=...), or strict=False"
+            raise RuntimeError(f"{error}\n\t{way}") from None
+
     @restores_cache_on_error
     def forward(
         self,

@@ -174,10 +174,6 @@ class LabelTable(nn.Module):
                 self.rows.select(self._axis, self.frozen).zero_()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
-        # Before the rows: torch loads the names last.
-        key = f"{prefix}_extra_state"
-        if key in state_dict:
-            self._check_saved_names(key, state_dict[key])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._clear_frozen()
 

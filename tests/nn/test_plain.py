@@ -53,6 +53,18 @@ def test_attention(bias, kdim):
     assert random.tables.key.rows.any()
 
 
+def test_a_plain_state_without_tables_is_refused_with_the_ways_to_load_it():
+    plain, made = nn.MultiheadAttention(12, 3, batch_first=True), rg.RelationAttention(12, 3, labeler=LABELER)
+    way = r"Missing key(.|\n)*\n\tuse RelationAttention.from_plain\(old, labeler=...\), or strict=False$"
+    with pytest.raises(RuntimeError, match=way):
+        made.load_state_dict(plain.state_dict())
+    for state in (made.state_dict() | {"other": torch.zeros(1)}, nn.Linear(2, 3).state_dict()):
+        with pytest.raises(RuntimeError, match=r"Unexpected key.*\. $"):
+            made.load_state_dict(state)
+    with pytest.raises(RuntimeError, match=r"size mismatch for out_proj.bias.*model is torch.Size\(\[12\]\).$"):
+        made.load_state_dict(nn.MultiheadAttention(8, 2).state_dict(), strict=False)
+
+
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize(("norm_first", "bias", "activation"), [(False, True, "relu"), (True, False, torch.tanh)])
 def test_models(norm_first, bias, activation):

@@ -79,7 +79,7 @@ def test_a_refused_state_changes_nothing():
     saved, table = LabelTable(3, 4, names=("a", "b", "c")), LabelTable(3, 4, names=("a", "c", "b"), frozen=1)
     before = table.rows.detach().clone()
     for assign in (False, True):
-        with pytest.raises(ValueError, match="another at label 1"):
+        with pytest.raises(ValueError, match="another at label 1 of one: the state"):
             nn.ModuleDict({"one": table}).load_state_dict(
                 {f"one.{k}": v for k, v in saved.state_dict().items()}, assign=assign
             )

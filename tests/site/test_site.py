@@ -135,7 +135,7 @@ def test_no_target_of_an_inventory_stands_twice():
 
 def test_the_example_comes_first_and_common_arguments_before_rare_ones():
     pytest.importorskip("sphinx")
-    from docs.site.autodoc import _common_first
+    from docs.site.autodoc import _common_first, _ordered
 
     def described(size, rare=1, *rest, tables=None, labeler=None):
         """See the lines below."""
@@ -181,6 +181,9 @@ def test_the_example_comes_first_and_common_arguments_before_rare_ones():
         ValueError: a size.
     """
     assert lines == [*inspect.cleandoc(moved).split("\n"), ""]
+    rare = [f"    rare{n}: an argument." for n in range(5)]
+    section = _ordered(["Args:", *rare, "    tables: tables.", ""], lambda tables=None: None)
+    assert section == ["Args:", "    tables: tables.", "", "Less common parameters:", *rare, ""]
 
 
 def test_every_signature_is_one_that_sphinx_can_parse_and_break_into_lines():

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from relgraph.interop.transformers.families import Family, all_families, kind_of
+from relgraph.interop.transformers.families import Family, all_families, kind_of, nearest
 from relgraph.labelers import Labeler
 from relgraph.nn import RelationAttention
 
@@ -81,10 +81,9 @@ def convert(module: nn.Module, *, model: nn.Module | None = None) -> tuple[Relat
     kind = kind_of(module)
     family = _convertible().get(kind)
     if family is None:
-        names = ", ".join(sorted(name.split(".")[1] for name in _convertible()))
-        raise ValueError(
-            f"module must be an attention that can be converted ({names}), got {type(module).__name__}{_reason(kind)}"
-        )
+        own, known = type(module).__name__, {name.split(".")[1] for name in _convertible()}
+        why = _reason(kind) or f"; {nearest(own, known)} among their kinds"
+        raise ValueError(f"module must be an attention that can be converted, got {own}{why}")
     convert_one: Any = family.convert
     why = family.why_not(module)
     if why is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
 from typing import NamedTuple
@@ -26,6 +27,9 @@ REFUSED = {
     "longt5.LongT5TransientGlobalAttention": "its queries also see averages of blocks, which have a bias of their own",
 }
 """Classes with relative terms that are not worth serving, named as in :class:`Family`, and why."""
+
+ALL = "relgraph.interop.transformers.families.all_families() has all"
+"""Where messages that name few families or classes send the reader for the others."""
 
 
 class Family(NamedTuple):
@@ -60,6 +64,12 @@ def all_families() -> dict[str, Family]:
     files = [import_module(f"{__package__}.{name}") for name in FILES]
     found = [family for file in files for family in getattr(file, "FAMILIES", None) or (file.FAMILY,)]
     return {family.name: family for family in found}
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The three known names that are most like one, and where all are, for messages."""
+    near = get_close_matches(name, known, cutoff=0.0)
+    return f"the nearest are {', '.join(map(repr, near))}; {ALL} {len(known)}"
 
 
 def kind_of(module: nn.Module) -> str:

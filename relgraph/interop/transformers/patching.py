@@ -11,7 +11,6 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
@@ -21,7 +20,7 @@ from relgraph.arguments.brief import shown
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.interop.transformers import by_name
 from relgraph.interop.transformers.common import IMPL
-from relgraph.interop.transformers.families import REFUSED, Family, all_families, bases_of, kind_of
+from relgraph.interop.transformers.families import ALL, REFUSED, Family, all_families, bases_of, kind_of, nearest
 
 
 @dataclass(frozen=True)
@@ -206,15 +205,13 @@ def chosen_families(families: Any, impl: Any) -> dict[str, Family]:
     if families is None:
         return known
     names = check.items("families", families, "names of families", most=len(known))
-    whole = f"relgraph.interop.transformers.families.all_families() has all {len(known)}"
     if not names:
-        raise ValueError(f"families must have at least one name, got none; {whole}")
+        raise ValueError(f"families must have at least one name, got none; {ALL} {len(known)}")
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"families must be strings, got {type(name).__name__}")
         if name not in known:
-            near = get_close_matches(name, known, cutoff=0.0)
-            raise ValueError(f"unknown families {shown(name)}; the nearest are {', '.join(map(repr, near))}; {whole}")
+            raise ValueError(f"unknown families {shown(name)}; {nearest(name, known)}")
     return {name: known[name] for name in names}
 
 
