@@ -121,8 +121,8 @@ class Kept:
         for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             self._draw(ax, panel, order, 10)
             ax.set_title(panel.title, fontsize=10)
-            # rows have one order in all panels of bars, and their names stand left of the first
-            if ax is not figure.axes[0] and len(panel.columns) == 1:
+            # the first panel names its rows for all panels of bars with the same
+            if ax is not figure.axes[0] and self._rows(panel, order) == self._rows(panels[0], order):
                 ax.tick_params(labelleft=False)
         patches = [Patch(**LOOKS[kind], label=text) for kind, text in self.kinds.items()]
         figure.axes[-1].legend(handles=patches, frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize=9)
