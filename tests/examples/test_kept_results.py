@@ -112,9 +112,23 @@ def test_the_picture_shows_the_figures(name, monkeypatch, tmp_path, capsys):
         if len(panel.columns) == 1:
             wanted = sorted(row.figures[panel.columns[0]][0] for row in shown if panel.columns[0] in row.figures)
             assert sorted(bar.get_x() + bar.get_width() for bar in ax.patches) == pytest.approx(wanted)
+            assert ax.yaxis.get_tick_params()["labelleft"], "each panel has other rows"
         else:
             lines = [list(line[0].get_ydata()) for line in ax.containers]
             assert lines == [[row.figures[column][0] for column in panel.columns] for row in shown]
+
+
+def test_titles_and_captions_fit_the_pictures(name, monkeypatch, tmp_path):
+    drawn, save = [], Figure.savefig  # saving places the texts
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.append(figure) or save(figure, path))
+    kept = Kept.read(name)
+    kept.draw(tmp_path)
+    kept.draw_thumbnail(tmp_path / "thumbnail.png")
+    for figure in drawn:
+        assert len(figure.texts) == 2
+        for text in figure.texts:
+            box = text.get_window_extent()
+            assert min(box.min) >= 0 and (box.max <= figure.bbox.max).all(), text
 
 
 @pytest.mark.parametrize(
