@@ -67,14 +67,13 @@ def make_batches(count, size, part, pack=pack):
 
 
 class Pointer(nn.Module):
-    """A Transformer that scores columns; vectors of words stay fixed, and ``relations`` are options of its layers."""
+    """A Transformer that scores columns; words have fixed vectors, items further ``features``, layers ``relations``."""
 
     def __init__(self, features=0, **relations):
         super().__init__()
         layer = rg.RelationEncoderLayer(64, 4, 128, 0.0, "gelu", norm_first=True, **relations)
         self.register_buffer("vectors", torch.randn(len(NUMBER), 64, generator=torch.Generator().manual_seed(0)))
-        self.kinds = nn.Embedding(3, 64)
-        self.features = nn.Linear(features, 64, bias=False) if features else None  # further numbers of each item
+        self.kinds, self.features = nn.Embedding(3, 64), nn.Linear(features, 64, bias=False) if features else None
         self.encoder, self.score = rg.RelationEncoder(layer, 4, nn.LayerNorm(64)), nn.Linear(64, 1)
 
     def forward(self, words, kinds, sizes, labels, features=None):
@@ -99,8 +98,9 @@ if __name__ == "__main__":
     right = sum((model(*items, labels).argmax(-1) == answers).sum() for items, labels, answers in tests)
     print(f"{right} of {20 * 24} questions about unseen databases are right")
     schema, _, _ = make_question(random.Random(4), WORDS[1::2])
-    tokens = [name for _, name in items_of(schema)]
-    rg.plot.label_matrix(LABELER(schema), LABELER.names, tokens=tokens, ax=plt.subplots(figsize=(11, 8))[1])
+    names = [name for _, name in items_of(schema)]
+    labels = LABELER(schema).rows(0, 5).cols(5, len(names))  # qc_CEM: a column with this word as name, qt_TEM: a table
+    rg.plot.label_matrix(labels, LABELER.names, tokens=(names[:5], names[5:]), ax=plt.subplots(figsize=(11, 3))[1])
 
 # %%
 # **What came out.** ``python examples/run.py schema_linking --seeds 5`` gives percent right, in all and by the word in
