@@ -63,9 +63,8 @@ class Detective(nn.Module):
         nn.init.normal_(self.words.weight, std=0.25)
         attention = rg.RelationAttention(WIDTH, 2, DROPOUT, labeler=labeler, **options)
         layer = rg.RelationEncoderLayer(WIDTH, 2, 128, DROPOUT, "gelu", norm_first=True, attention=attention)
-        self.encoder = rg.RelationEncoder(layer, 3, nn.LayerNorm(WIDTH))
-        self.drop, self.suspicion = nn.Dropout(DROPOUT), nn.Linear(WIDTH, 1)
-        self.asks, self.answers = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.encoder, self.drop = rg.RelationEncoder(layer, 3, nn.LayerNorm(WIDTH)), nn.Dropout(DROPOUT)
+        self.suspicion, self.asks, self.answers = (nn.Linear(WIDTH, size) for size in (1, WIDTH, WIDTH))
 
     def forward(self, words, labels, places):
         """The vectors of places, ``[B, P, WIDTH]``, and a score for the bug at each."""
@@ -98,8 +97,9 @@ if __name__ == "__main__":
         optimizer.zero_grad()
         loss_of(model, *training[step % len(training)]).backward()
         optimizer.step()
-    print(f"loss {loss_of(model.eval(), *test):.2f} on 40 other functions")
-    first = rg.CodeRelations(duplicates="first")  # a picture has one label per pair
+    right = (model.eval()(*test[:3])[1].argmax(-1) == test[4]).sum()  # the place of the bug, or that there is none
+    print(f"{right} of 40 places are right in other functions, loss {loss_of(model, *test):.2f}")
+    first = rg.CodeRelations(duplicates="first")  # one label per pair; CFG_NEXT: the query may run next after the key
     rg.plot.label_matrix(first(asked[0][0].graph), first.names, tokens=asked[0][0].tokens)
 
 # %%
