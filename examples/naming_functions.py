@@ -56,8 +56,7 @@ class Namer(nn.Module):
         self.transformer = rg.RelationTransformer(
             WIDTH, 4, 2, 1, 128, 0.0, "gelu", norm_first=True, labeler=labeler, target_labeler=rg.ClippedDistance(4)
         )
-        self.points, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(DROPOUT)
-        self.bias = nn.Parameter(frequency.log())
+        self.points, self.drop, self.bias = nn.Linear(WIDTH, WIDTH), nn.Dropout(DROPOUT), nn.Parameter(frequency.log())
         for table in (self.words, self.kinds):
             nn.init.normal_(table.weight, std=WIDTH**-0.5)
         self.words.weight.data[PAD] = 0
@@ -103,7 +102,8 @@ if __name__ == "__main__":
     for _ in range(4):
         names = torch.cat([names, model.decode(names, *memory)[:, -1:].argmax(-1)], 1)
     print(*asked[200][1], "is written as", *(known[word - END - 1] for word in names[0].tolist() if word > END))
-    first = rg.CodeRelations(duplicates="first")  # a picture has one label per pair
+    # One label per pair, such as CFG_NEXT: the query may run next after the key; python.read says what all names mean.
+    first = rg.CodeRelations(duplicates="first")
     rg.plot.label_matrix(first(asked[0][0].graph), first.names, tokens=asked[0][0].tokens)
 
 # %%

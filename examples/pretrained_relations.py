@@ -102,8 +102,8 @@ if __name__ == "__main__":
     add_relations(model.bert, CODE)  # with tables of zeros, so that the model begins as it was
     train(model, lambda *batch: nn.functional.cross_entropy(model(*batch[:3]), batch[3]), training)
     print(f"{(model(*test[:3]).argmax(-1) == test[3]).sum()} of 40 hidden variables are right")
-    source = asked[0][0]
-    rg.plot.label_matrix(CODE(source.graph), CODE.names, tokens=source.tokens)
+    # CFG_NEXT: the query may run next after the key; numbers are distances; python.read says what other names mean
+    rg.plot.label_matrix(CODE(asked[0][0].graph), CODE.names, tokens=asked[0][0].tokens)
 
 # %%
 # **What came out.** ``python examples/run.py pretrained_relations`` trains four rows with three seeds, in 25 minutes on

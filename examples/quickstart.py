@@ -99,10 +99,11 @@ if __name__ == "__main__":
         nn.functional.cross_entropy(model(*given), answers).backward()
         optimizer.step()
     print(f"{(model(*test[:4]).argmax(-1) == test[4]).sum()} of 40 hidden variables are right")
-    source = asked[0][0]
-    rg.plot.label_matrix(CODE(source.graph), CODE.names, tokens=source.tokens)
+    rg.plot.label_matrix(CODE(asked[0][0].graph), CODE.names, tokens=asked[0][0].tokens)
 
 # %%
+# ``CFG_NEXT``: the query may run next after the key; :func:`~relgraph.interop.python.read` explains the other names.
+#
 # **What came out.** ``python examples/run.py quickstart --seeds 5`` with all ``--rows``: right answers, mean ± standard
 # deviation and range (2,571 questions; 2026-11, one thread of an AMD EPYC, Python 3.11.7's library)::
 #
@@ -116,4 +117,4 @@ if __name__ == "__main__":
 #
 # The last line is a rule that learns nothing; guessing gives 34.3 %. Code relations lead distances (``relative``) by
 # 5.1 to 10.4 points (95 % interval of pairs), and tie with rotary positions (-0.3 to +6.1). Distances lead sinusoids by
-# 1.5 to 5.7. One library, one split; docs/results.md says how settings were chosen.
+# 1.5 to 5.7. One library, one split; the :doc:`results </results>` say how settings were chosen.
