@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 HEADER = "GALLERY_HEADER.rst"
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Start here": ("quickstart", "karate_club"),
+    "Start here": ("karate_club", "quickstart"),
     "Pictures of labels": ("label_pictures", "learned_labels"),
     "Code and language": ("syntax_trees", "variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
     "Graphs": ("knowledge_graph", "graph_classification", "kinship", "additive_scores"),
