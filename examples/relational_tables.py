@@ -106,14 +106,14 @@ if __name__ == "__main__":
     rg.plot.label_matrix(LABELER(sample_of(database, 0).cells), LABELER.names)
 
 # %%
-# **What came out.** ``python examples/run.py relational_tables`` trains all rows with three seeds in six minutes: needs
+# **What came out.** ``python examples/run.py relational_tables`` trains all rows with three seeds in eight minutes: needs
 # named, mean ± standard deviation, and seconds (2026-11, one thread of a busy AMD EPYC)::
 #
-#     no labels                    36.4 % ± 1.4       13
-#     keys as vectors              38.3 % ± 1.0       12
-#     keys as vectors, longer      45.1 % ± 1.5       37
-#     relations                    99.7 % ± 0.3       13
-#     relations, time             100.0 % ± 0.0       14
+#     no labels                    36.2 % ± 1.2       23
+#     keys as vectors              38.3 % ± 1.0       22
+#     keys as vectors, longer      48.5 % ± 2.3       66
+#     relations                    99.9 % ± 0.1       25
+#     relations, time             100.0 % ± 0.0       25
 #
 # ``keys as vectors`` are random vectors of rows, the way to read keys without labels; more steps teach more. Cells with
 # days let ``relations`` tie with times in labels. A rule, the most frequent skill of all visits, is right for 50.0 %.
