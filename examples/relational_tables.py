@@ -106,7 +106,7 @@ if __name__ == "__main__":
     rg.plot.label_matrix(LABELER(sample_of(database, 0).cells), LABELER.names)
 
 # %%
-# **What came out.** ``python examples/run.py relational_tables`` trains all rows with three seeds in eight minutes: needs
+# **What came out.** ``python examples/run.py relational_tables`` trains all rows with three seeds in 8 minutes: needs
 # named, mean ± standard deviation, and seconds (2026-11, one thread of a busy AMD EPYC)::
 #
 #     no labels                    36.2 % ± 1.2       23
