@@ -20,7 +20,7 @@ from sphinx.search.en import SearchEnglish
 import relgraph as rg
 from docs.site import inventories
 from docs.site.autodoc import LESS_COMMON
-from docs.site.gallery import EXAMPLES, helpers, shortened
+from docs.site.gallery import EXAMPLES, helpers
 
 gc.set_threshold(100_000, 50, 50)  # a build makes millions of nodes that stay: to look through them often takes seconds
 if tags.has("quick"):  # noqa: F821  # Sphinx gives this file its tags
@@ -91,7 +91,7 @@ intersphinx_mapping = inventories.written(HERE / "_build" / "inventories")
 intersphinx_timeout = 0.001  # inventories lie beside the pages: nothing is fetched
 
 sphinx_gallery_conf = {
-    "examples_dirs": str(shortened(HERE / "_build" / "examples") if tags.has("short") else EXAMPLES),  # noqa: F821
+    "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "filename_pattern": r"/(?!with_)[a-z_]+\.py$",  # those that begin with "with_" are shown, and run as tests
     "ignore_pattern": helpers(),

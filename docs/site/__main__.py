@@ -25,14 +25,13 @@ def main() -> int:
     """Run the steps in order; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m docs.site", description="Build the site in docs/_build/html.")
     parser.add_argument("--no-gallery", action="store_true", help="a quick look: run no examples, show no sources")
-    parser.add_argument("--short", action="store_true", help="examples train for two steps")
     parser.add_argument(
         "--no-blocks", action="store_true", help="do not run code blocks and doctests (pytest does too)"
     )
     options = parser.parse_args()
     for made in ("_build/html", "_build/doctrees", "api/generated", "gallery"):
         shutil.rmtree(DOCS / made, ignore_errors=True)
-    if not make_pages(gallery=not options.no_gallery, short=options.short):
+    if not make_pages(gallery=not options.no_gallery):
         print("failed: pages", file=sys.stderr)
         return 1
     if not options.no_blocks:
@@ -62,23 +61,22 @@ def environment() -> dict[str, str]:
     return made
 
 
-def make_pages(*, gallery: bool, short: bool = False) -> bool:
+def make_pages(*, gallery: bool) -> bool:
     """Run Sphinx; return whether it succeeded."""
     start = time.perf_counter()
-    command = [*sphinx(gallery=gallery, short=short), str(DOCS), str(HTML)]
+    command = [*sphinx(gallery=gallery), str(DOCS), str(HTML)]
     if subprocess.run(command, cwd=DOCS.parent, env=environment()).returncode:
         return False
     print(f"pages: {time.perf_counter() - start:.0f} s")
     return True
 
 
-def sphinx(*, gallery: bool, short: bool = False) -> list[str]:
+def sphinx(*, gallery: bool) -> list[str]:
     """Sphinx's command, strict; ``--keep-going`` names every warning before it fails.
 
     Without the gallery there are no pages of sources either: those take a fifth of the time.
     """
     run = ["-D", "plot_gallery=1"] if gallery else ["-D", "plot_gallery=0", "-t", "quick"]
-    run += ["-t", "short"] if short else []
     doctrees = str(DOCS / "_build" / "doctrees")
     processes = min(os.cpu_count() or 1, MOST_PROCESSES)
     return [

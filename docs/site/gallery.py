@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from itertools import chain
 from pathlib import Path
@@ -18,21 +17,6 @@ def helpers() -> str:
     """A pattern for the files beside the examples that are no pages: their docstring has no title."""
     names = [path.stem for path in EXAMPLES.glob("*.py") if "\n====" not in path.read_text(encoding="utf-8")[:1000]]
     return rf"^({'|'.join(names)})\.py$"
-
-
-STEPS = re.compile(r"\b((?:steps|epochs) ?:?= ?)\d+")
-"""Where a page names its steps of training, or its epochs."""
-
-
-def shortened(folder: Path) -> Path:
-    """Fill a folder with the pages, which train for two steps there; return it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    shutil.copy(EXAMPLES / cards.HEADER, folder)
-    for stem in chain(*cards.GROUPS.values()):
-        text = (EXAMPLES / f"{stem}.py").read_text(encoding="utf-8")
-        (folder / f"{stem}.py").write_text(STEPS.sub(r"\g<1>2", text), encoding="utf-8")
-    return folder
 
 
 def setup(app: Any) -> dict[str, Any]:
