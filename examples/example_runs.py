@@ -75,7 +75,7 @@ def train(
 def train_on(
     path: Path, model: nn.Module, loss_of: Callable[[int], Tensor], steps: int, learning_rate: float, *,
     warm_up: float = 0.1, seed: int, title: str,
-) -> None:  # fmt: skip
+) -> float:  # fmt: skip
     """Train as :func:`train` does, and keep model and optimizer in ``path`` twice a minute; continue from there.
 
     Args:
@@ -87,15 +87,18 @@ def train_on(
         warm_up: the share of the steps in which the rate rises.
         seed: of torch's generator, which starts anew with each step.
         title: names the training in a line of progress.
+
+    Returns:
+        Seconds of this thread's CPU, with those of the parts that were interrupted.
     """
     optimizer, rate = _optimizer(model, steps, learning_rate, warm_up)
-    start = 0
+    start, begun = 0, time.thread_time()
     if path.exists():
         kept = torch.load(path, weights_only=True)
         model.load_state_dict(kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
         rate.load_state_dict(kept["rate"])
-        start = kept["step"]
+        start, begun = kept["step"], begun - kept["seconds"]
     printed, recent, remaining = time.perf_counter(), [], Remaining(steps - start)
     for step in range(start, steps):
         torch.manual_seed(seed * steps + step)
@@ -107,10 +110,11 @@ def train_on(
             about = f"step {step + 1} of {steps}, loss {torch.stack(recent).mean():.3f}, about {left} left"
             print(f"{title}: {about}", file=sys.stderr, flush=True)
             recent = []
-            parts = {"model": model, "optimizer": optimizer, "rate": rate}
+            states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rate": rate.state_dict()}
             with whole(path) as file:
-                torch.save({name: part.state_dict() for name, part in parts.items()} | {"step": step + 1}, file)
+                torch.save({**states, "step": step + 1, "seconds": time.thread_time() - begun}, file)
     path.unlink(missing_ok=True)
+    return time.thread_time() - begun
 
 
 def _step(model: nn.Module, optimizer: Any, rate: Any, loss: Tensor) -> None:

@@ -34,7 +34,6 @@ norms, relational edge states against EGT's, dropout 0.1 against 0.2. The weight
 from __future__ import annotations
 
 import random
-import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -268,12 +267,11 @@ class Molecules:
 
 def run(name: str, seed: int, molecules: Molecules, epochs: int, unfinished: Path) -> tuple[Run, Model]:
     """Train a row with a seed, or continue the training that a file keeps, and test it."""
-    start = time.thread_time()
     torch.manual_seed(seed)
     model = Model.of(ROWS[name])
     steps = epochs * (len(molecules.train) // BATCH)
-    train_on(unfinished, model, molecules.loss_of(model, seed), steps, RATE, seed=seed, title=f"{name}, seed {seed}")
-    seconds, parameters = time.thread_time() - start, sum(x.numel() for x in model.parameters())
+    loss, parameters = molecules.loss_of(model, seed), sum(x.numel() for x in model.parameters())
+    seconds = train_on(unfinished, model, loss, steps, RATE, seed=seed, title=f"{name}, seed {seed}")
     validation, test = (molecules.error(model, part) for part in (molecules.val, molecules.test))
     return Run(name, seed, validation, test, parameters, seconds), model
 

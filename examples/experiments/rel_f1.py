@@ -538,18 +538,18 @@ def begin(arguments: Namespace) -> Work:
         print(f"rows left out, because lightgbm is not installed: {FORTY}; {FORTY_FROZEN}")
 
     def run(row: str, seed: int) -> tuple[Run, Model | None]:
-        start = time.thread_time()
         if row in (FORTY, FORTY_FROZEN):
+            start = time.thread_time()
             answers = plant(row, seed, task, train, tests, past)
             return Run(row, seed, score_of(answers, tests, task), 0, time.thread_time() - start, answers), None
         torch.manual_seed(seed)
         model = make_model(row, known, task)
         unfinished = model_path(arguments.out, row, seed).with_suffix(".training")
         loss = loss_of(model, groups, known, task, seed)
-        train_on(unfinished, model, loss, steps, RATE, seed=seed, title=f"{row}, seed {seed}")
+        seconds = train_on(unfinished, model, loss, steps, RATE, seed=seed, title=f"{row}, seed {seed}")
         answers = answers_of(model, tests, known)
         size = sum(weight.numel() for weight in model.parameters())
-        return Run(row, seed, score_of(answers, tests, task), size, time.thread_time() - start, answers), model
+        return Run(row, seed, score_of(answers, tests, task), size, seconds, answers), model
 
     settings = {
         "task": task.name, "asked": part, "frozen": FREEZES[part], "seasons": task.seasons, "steps": steps,

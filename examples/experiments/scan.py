@@ -39,7 +39,6 @@ done already are in ``examples/kept/partial/scan-26.json``: copy it to ``scan-ou
 from __future__ import annotations
 
 import random
-import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -224,11 +223,9 @@ class Run:
 
 def run(name: str, seed: int, split: Split, steps: int, unfinished: Path) -> tuple[Run, Model]:
     """Train a row with a seed, or continue the training that a file keeps, and test it."""
-    start = time.thread_time()
     torch.manual_seed(seed)
-    model = Model(name)
-    train_on(unfinished, model, loss_of(model, split.train, seed), steps, RATE, seed=seed, title=f"{name}, seed {seed}")
-    seconds = time.thread_time() - start
+    model, title = Model(name), f"{name}, seed {seed}"
+    seconds = train_on(unfinished, model, loss_of(model, split.train, seed), steps, RATE, seed=seed, title=title)
     good = set(right(model, split.other))
     lengths: dict[int, list[bool]] = {}
     for place, (_, actions) in enumerate(split.other):

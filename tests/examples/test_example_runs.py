@@ -2,7 +2,9 @@
 
 import json
 import os
+import time
 from dataclasses import dataclass
+from itertools import count
 
 import example_runs
 import pytest
@@ -134,12 +136,15 @@ def test_a_training_continues_within_a_run(tmp_path, monkeypatch, capsys):
                 raise KeyboardInterrupt
             return model(torch.full((4, 3), float(step))).square().mean()
 
-        example_runs.train_on(path, model, loss_of, 6, 0.1, seed=1, title="a row")
-        return model[0].weight
+        seconds = example_runs.train_on(path, model, loss_of, 6, 0.1, seed=1, title="a row")
+        return model[0].weight, seconds
 
-    wanted = trained(tmp_path / "whole")
+    monkeypatch.setattr(time, "thread_time", count().__next__)
+    wanted, seconds = trained(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "stopped", stop=4)
-    assert torch.equal(trained(tmp_path / "stopped"), wanted)
+    weight, both = trained(tmp_path / "stopped")
+    assert torch.equal(weight, wanted)
+    assert both == seconds == 7  # the clock's calls: one per step, and one at the end
     assert not [*tmp_path.iterdir()]
     assert "a row: step 6 of 6" in capsys.readouterr().err
