@@ -196,21 +196,27 @@ def loss_of(model: Model, train: Sequence[Command], seed: int) -> Callable[[int]
 
 
 @torch.inference_mode()
-def right(model: Model, asked: Sequence[Command]) -> list[int]:
-    """The places of the commands whose actions are all right."""
+def verdicts(model: Model, asked: Sequence[Command]) -> list[str]:
+    """Of each command: right, early (right up to an end that comes too early) or wrong."""
     model.eval()
-    order, found = sorted(range(len(asked)), key=lambda place: len(asked[place][1])), []
-    for first in range(0, len(order), 256):
-        places = order[first : first + 256]
+    order, found = sorted(range(len(asked)), key=lambda place: len(asked[place][1])), {}
+    for start in range(0, len(order), 256):
+        places = order[start : start + 256]
         words, given, wanted = tensors([asked[place] for place in places])
-        good = ((model(words, given).argmax(-1) == wanted) | (wanted == PAD)).all(1)
-        found += [place for place, is_right in zip(places, good.tolist(), strict=True) if is_right]
-    return sorted(found)
+        answer = model(words, given).argmax(-1)
+        wrong = (answer != wanted) & (wanted != PAD)
+        first = answer.gather(1, wrong.int().argmax(1, keepdim=True))[:, 0]  # of those that are wrong
+        for place, is_wrong, action in zip(places, wrong.any(1).tolist(), first.tolist(), strict=True):
+            found[place] = "right" if not is_wrong else "early" if action == END else "wrong"
+    return [found[place] for place in range(len(asked))]
 
 
 @dataclass
 class Run:
-    """One training run: shares of right commands, and those of the other kind by their number of actions."""
+    """One training run: shares of right commands, and those of the other kind by their number of actions.
+
+    ``early`` is the share of the other kind that is right up to an end that comes too early; None if not counted.
+    """
 
     variant: str
     seed: int
@@ -219,6 +225,7 @@ class Run:
     by_length: dict[str, float]
     parameters: int
     seconds: float
+    early: float | None = None
 
 
 def run(name: str, seed: int, split: Split, steps: int, unfinished: Path) -> tuple[Run, Model]:
@@ -226,14 +233,14 @@ def run(name: str, seed: int, split: Split, steps: int, unfinished: Path) -> tup
     torch.manual_seed(seed)
     model, title = Model(name), f"{name}, seed {seed}"
     seconds = train_on(unfinished, model, loss_of(model, split.train, seed), steps, RATE, seed=seed, title=title)
-    good = set(right(model, split.other))
+    other, same = verdicts(model, split.other), verdicts(model, split.same)
     lengths: dict[int, list[bool]] = {}
-    for place, (_, actions) in enumerate(split.other):
-        lengths.setdefault(len(actions), []).append(place in good)
-    same = len(right(model, split.same)) / len(split.same)
+    for (_, actions), verdict in zip(split.other, other, strict=True):
+        lengths.setdefault(len(actions), []).append(verdict == "right")
     return Run(
-        name, seed, same, len(good) / len(split.other), {str(n): mean(lengths[n]) for n in sorted(lengths)},
-        sum(weight.numel() for weight in model.parameters()), seconds,
+        name, seed, same.count("right") / len(same), other.count("right") / len(other),
+        {str(n): mean(lengths[n]) for n in sorted(lengths)},
+        sum(weight.numel() for weight in model.parameters()), seconds, other.count("early") / len(other),
     ), model  # fmt: skip
 
 

@@ -47,7 +47,8 @@ def test_a_model_learns_a_command_by_heart_and_search_finds_what_one_call_tests(
             model(words, given).flatten(0, 1), wanted.flatten(), ignore_index=scan.PAD
         ).backward()
         optimizer.step()
-    assert scan.right(model, known) == [0, 1, 2, 3]
+    longer, shorter = [(words, actions * 2) for words, actions in known], [(words, acts[:-1]) for words, acts in known]
+    assert scan.verdicts(model, known + longer + shorter) == ["right"] * 4 + ["early"] * 4 + ["wrong"] * 4
     layers = {id(layer) for layer in model.transformer.encoder.layers}
     assert len(layers) == (1 if row.endswith("one layer") else scan.LAYERS)
     for (words, _), row_wanted in zip(known, wanted, strict=True):
@@ -86,3 +87,5 @@ def test_the_page_has_the_figures_of_the_kept_runs():
         assert cells == [*(percent([run[part] for run in mine]) for part in ("same", "other")), *lengths]
         assert int(seeds) == len(mine)
     assert {row[0] for row in rows} == {run["variant"] for run in runs}
+    early = [f"{100 * run['early'] / (1 - run['other']):.0f}" for run in runs if run["variant"] == "relative"]
+    assert f"{' and '.join(early)} % of\ntheir wrong answers" in page
