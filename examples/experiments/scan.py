@@ -91,7 +91,10 @@ class Split:
 
     @classmethod
     def named(cls, name: str) -> Split:
-        """The split ``jump``, or that by length after so many actions."""
+        """The split ``jump``, or that by length after so many actions.
+
+        ``same`` is held out of the training by length; in ``jump`` it is a part of the training.
+        """
         known, other = [], []
         for command in commands():
             beyond = "jump" in command[0] if name == "jump" else len(command[1]) > int(name)

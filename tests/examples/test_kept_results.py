@@ -165,7 +165,11 @@ def test_the_results_page_has_the_kept_figures_of_races():
 
 
 def test_the_readme_has_the_figures_of_the_translations():
-    runs = json.loads((ROOT / "docs" / "images" / "translation" / "results.json").read_text(encoding="utf-8"))["runs"]
+    found = json.loads((ROOT / "docs" / "images" / "translation" / "results.json").read_text(encoding="utf-8"))
+    runs, leads = (
+        found["runs"],
+        {(one["one"], one["other"], one["test"]): one for one in found["bootstrap"] if not one["shape"]},
+    )
     lines = (ROOT / "README.md").read_text(encoding="utf-8").replace("**", "").splitlines()
     for part, score, what in (("test", "bleu", "| [English to German]"), ("test-18-24", "perplexity", "| on longer")):
         (row,) = [line for line in lines if line.startswith(what)]
@@ -174,6 +178,8 @@ def test_the_readme_has_the_figures_of_the_translations():
             for name in ("sinusoidal", "rotary", "relative-16")
         ]
         assert re.findall(r"\d+\.\d ± \d\.\d", row) == [f"{mean(x):.1f} ± {stdev(x):.1f}" for x in values]
+    lead = leads["relative, k = 16", "sinusoidal", "test"]
+    assert any(f"ahead of sinusoids by {lead['low']:.1f} to {lead['high']:.1f}" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,17 @@ def test_commands_are_the_published_ones():
     assert dict(scan.commands()) == published
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("26", (16458, 1828, 2624)), ("jump", (14670, 1320, 7706))])
+SIZES = {"22": (15291, 1699, 3920), "26": (16458, 1828, 2624), "30": (17783, 1975, 1152), "jump": (14670, 1320, 7706)}
+
+
+@pytest.mark.parametrize(("name", "sizes"), SIZES.items())
 def test_splits(name, sizes):
     split = scan.Split.named(name)
     assert (len(split.train), len(split.same), len(split.other)) == sizes
     assert not {*split.other} & {*split.train, *split.same}
     if name != "jump":
+        assert not {*split.train} & {*split.same}
+        assert {*split.train, *split.same, *split.other} == {*scan.commands()}
         assert max(len(actions) for _, actions in split.train) == int(name)
 
 
@@ -87,5 +92,8 @@ def test_the_page_has_the_figures_of_the_kept_runs():
         assert cells == [*(percent([run[part] for run in mine]) for part in ("same", "other")), *lengths]
         assert int(seeds) == len(mine)
     assert {row[0] for row in rows} == {run["variant"] for run in runs}
-    early = [f"{100 * run['early'] / (1 - run['other']):.0f}" for run in runs if run["variant"] == "relative"]
-    assert f"{' and '.join(early)} % of\ntheir wrong answers" in page
+    early = [100 * run["early"] / (1 - run["other"]) for run in runs if "early" in run and run["same"] > 0.99]
+    assert f"in the {len(early)} runs where we counted it, {min(early):.0f} to {max(early):.0f} % of" in page
+    shares = {name: {run["seed"]: run["other"] for run in runs if run["variant"] == name} for name in scan.ROWS}
+    for other in ("rotary", "sinusoidal"):
+        assert f"{other}: {scan.lead(shares['relative'], shares[other])}" in page.replace("**", "")

@@ -160,7 +160,7 @@ class Sweep:
             *((BOTH, paper, name) for name in ends),
             *((relative(k), paper, TEST) for k in self.distances if k != PAPER),
             *((CLIPPED_SHORT, other, name) for other in (paper, SINUSOIDAL) for name in self.unseen[-1:]),
-            *((one, paper, TEST) for one in (*ONE_TABLE, PER_HEAD)),
+            *((one, paper, name) for one in (*ONE_TABLE, PER_HEAD) for name in ends),
         ]
         return [claim for claim in wanted if self.compare(*claim[:2])]
 
