@@ -97,5 +97,5 @@ def test_the_page_has_the_figures_of_the_kept_runs():
     assert f"in the {len(early)} runs where we counted it, {min(early):.0f} to {max(early):.0f} % of" in words
     shares = {name: {run["seed"]: run["other"] for run in runs if run["variant"] == name} for name in scan.ROWS}
     pairs = [("relative", "rotary"), ("relative", "sinusoidal")]
-    for ours, other in [*pairs, ("relative, one layer", "relative"), ("relative, one layer", "rotary")]:
+    for ours, other in [*pairs, *(("relative, one layer", name) for name in ("relative", "rotary", "sinusoidal"))]:
         assert f"{other}: {scan.lead(shares[ours], shares[other])}" in words
