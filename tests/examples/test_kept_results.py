@@ -166,10 +166,7 @@ def test_the_results_page_has_the_kept_figures_of_races():
 
 def test_the_readme_has_the_figures_of_the_translations():
     found = json.loads((ROOT / "docs" / "images" / "translation" / "results.json").read_text(encoding="utf-8"))
-    runs, leads = (
-        found["runs"],
-        {(one["one"], one["other"], one["test"]): one for one in found["bootstrap"] if not one["shape"]},
-    )
+    runs = found["runs"]
     lines = (ROOT / "README.md").read_text(encoding="utf-8").replace("**", "").splitlines()
     for part, score, what in (("test", "bleu", "| [English to German]"), ("test-18-24", "perplexity", "| on longer")):
         (row,) = [line for line in lines if line.startswith(what)]
@@ -178,7 +175,8 @@ def test_the_readme_has_the_figures_of_the_translations():
             for name in ("sinusoidal", "rotary", "relative-16")
         ]
         assert re.findall(r"\d+\.\d ± \d\.\d", row) == [f"{mean(x):.1f} ± {stdev(x):.1f}" for x in values]
-    lead = leads["relative, k = 16", "sinusoidal", "test"]
+    claim = {"shape": None, "one": "relative, k = 16", "other": "sinusoidal", "test": "test"}
+    (lead,) = [one for one in found["bootstrap"] if claim.items() <= one.items()]
     assert any(f"ahead of sinusoids by {lead['low']:.1f} to {lead['high']:.1f}" in line for line in lines)
 
 
