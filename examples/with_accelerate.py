@@ -34,7 +34,8 @@ model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(text
 
 # %%
 # The loop differs from a plain one in two points: Accelerate runs backward, and the loss of a batch is the mean over
-# its shares.
+# its shares. We keep the losses as tensors: a thread of torch may still release a tensor that Python has dropped, and
+# if the script ends just then, the process aborts.
 
 losses = []
 for batch in loader:
@@ -42,7 +43,7 @@ for batch in loader:
     optimizer.zero_grad()
     accelerator.backward(loss)
     optimizer.step()
-    losses.append(accelerator.gather(loss.detach()).mean().item())
+    losses.append(accelerator.reduce(loss.detach(), "mean"))
 
 accelerator.print(f"processes: {accelerator.num_processes}")
 accelerator.print(f"loss: {losses[0]:.6f} in the first step, {losses[-1]:.6f} in the last")

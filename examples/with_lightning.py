@@ -37,7 +37,7 @@ class Training(lightning.LightningModule):
 
     def training_step(self, batch, _):
         loss = cross_entropy(self.model(batch)[:, BACK:].flatten(0, 1), batch[:, :-BACK].flatten())
-        self.losses.append(self.trainer.strategy.reduce(loss.detach(), reduce_op="mean").item())
+        self.losses.append(self.trainer.strategy.reduce(loss.detach(), reduce_op="mean"))
         return loss
 
     def configure_optimizers(self):
