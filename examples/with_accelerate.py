@@ -34,8 +34,7 @@ model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(text
 
 # %%
 # The loop differs from a plain one in two points: Accelerate runs backward, and the loss of a batch is the mean over
-# its shares. We keep the losses as tensors: a thread of torch may still release a tensor that Python has dropped, and
-# if the script ends just then, the process aborts.
+# its shares.
 
 losses = []
 for batch in loader:
@@ -43,7 +42,7 @@ for batch in loader:
     optimizer.zero_grad()
     accelerator.backward(loss)
     optimizer.step()
-    losses.append(accelerator.reduce(loss.detach(), "mean"))
+    losses.append(accelerator.reduce(loss.detach(), "mean"))  # keep the tensor: with .item(), a process aborted at exit
 
 accelerator.print(f"processes: {accelerator.num_processes}")
 accelerator.print(f"loss: {losses[0]:.6f} in the first step, {losses[-1]:.6f} in the last")

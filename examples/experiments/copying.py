@@ -112,19 +112,21 @@ def report(runs: Sequence[Run]) -> str:
 
 
 def draw_shares(runs: Runs) -> None:
-    """A panel for each clip, a line for each depth, and where k - 1 places per layer end."""
+    """A panel for each clip, a line for each depth (mean and range), and where k - 1 places per layer end."""
     with picture(runs.folder / "reach.png", 10, 3.4, columns=len(CLIPS)) as axes:
         for ax, clip in zip(axes, CLIPS, strict=True):
             for depth, colour in zip(DEPTHS, ("#9aa3ad", "#56b4e9", "#0072b2"), strict=True):
                 mine = [run.right for run in runs.done if run.variant == f"depth {depth}, k {clip}"]
-                middle = [100 * mean(shares) for shares in zip(*mine, strict=True)]
-                ax.plot(range(1, len(middle) + 1), middle, color=colour, label=f"depth {depth}")
+                at = [[100 * share for share in shares] for shares in zip(*mine, strict=True)]
+                places = range(1, len(at) + 1)
+                ax.plot(places, [mean(shares) for shares in at], color=colour, label=f"depth {depth}")
+                ax.fill_between(places, [*map(min, at)], [*map(max, at)], color=colour, alpha=0.2, linewidth=0)
                 ax.axvline(depth * (clip - 1), color=colour, linestyle=":")
             ax.set_title(f"k = {clip}")
             ax.set_xlabel("distance of the token")
             ax.set_ylim(0, 103)
         axes[0].set_ylabel("percent right")
-        axes[-1].legend(frameon=False, loc="lower left")
+        axes[0].legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 0.22))
 
 
 def begin(arguments: Namespace) -> Work:

@@ -93,9 +93,17 @@ def test_the_page_has_the_figures_of_the_kept_runs():
         assert int(seeds) == len(mine)
     assert {row[0] for row in rows} == {run["variant"] for run in runs}
     words = page.replace("\n", " ")
-    early = [100 * run["early"] / (1 - run["other"]) for run in runs if "early" in run and run["same"] > 0.99]
-    assert f"in the {len(early)} runs where we counted it, {min(early):.0f} to {max(early):.0f} % of" in words
+    counted = [run for run in runs if "early" in run]
+    learned, not_learned = (
+        [100 * run["early"] / (1 - run["other"]) for run in counted if (run["same"] > 0.99) == whether]
+        for whether in (True, False)
+    )
+    learned_words = f"In the {len(learned)} runs that learned the commands of training and where we counted it,"
+    assert f"{learned_words} {min(learned):.0f} to {max(learned):.0f} %" in words
+    not_learned_words = f"in {len(not_learned)} runs with ALiBi or the shift, which did not learn them,"
+    assert f"{not_learned_words} {min(not_learned):.0f} to {max(not_learned):.0f} %" in words
     shares = {name: {run["seed"]: run["other"] for run in runs if run["variant"] == name} for name in scan.ROWS}
-    pairs = [("relative", "rotary"), ("relative", "sinusoidal")]
-    for ours, other in [*pairs, *(("relative, one layer", name) for name in ("relative", "rotary", "sinusoidal"))]:
-        assert f"{other}: {scan.lead(shares[ours], shares[other])}" in words
+    for ours in ("relative", "relative, one layer"):
+        others = [name for name in ("sinusoidal", "rotary", "relative") if name != ours]
+        leads = " | ".join(scan.lead(shares[ours], shares[other]) for other in others)
+        assert f"| {ours} | {leads} |" in page
