@@ -42,7 +42,8 @@ for batch in loader:
     optimizer.zero_grad()
     accelerator.backward(loss)
     optimizer.step()
-    losses.append(accelerator.reduce(loss.detach(), "mean"))  # keep the tensor: with .item(), a process aborted at exit
+    # Keep the tensor: with .item(), a process once aborted at exit.
+    losses.append(accelerator.reduce(loss.detach(), "mean"))
 
 accelerator.print(f"processes: {accelerator.num_processes}")
 accelerator.print(f"loss: {losses[0]:.6f} in the first step, {losses[-1]:.6f} in the last")

@@ -37,7 +37,7 @@ class Training(lightning.LightningModule):
 
     def training_step(self, batch, _):
         loss = cross_entropy(self.model(batch)[:, BACK:].flatten(0, 1), batch[:, :-BACK].flatten())
-        # Keep the tensor: with .item(), a process may abort at exit.
+        # Keep the tensor: in the same loop with Accelerate and .item(), a process once aborted at exit.
         self.losses.append(self.trainer.strategy.reduce(loss.detach(), reduce_op="mean"))
         return loss
 
