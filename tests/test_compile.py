@@ -241,6 +241,7 @@ def test_export_takes_labels_as_an_input():
         ("sum", "chunked", True),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck in torch 2.15
 def test_opcheck(kind, impl, need):
     """With and without the sums by label and the log-sum-exp."""
     needs = [need] * 2

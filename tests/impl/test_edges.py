@@ -69,6 +69,7 @@ def test_sums_into_fewer_lanes(way):
     torch.testing.assert_close(got, weighted_sum(w, b, p).unflatten(0, (2, 2)).sum(1))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck in torch 2.15
 @pytest.mark.parametrize("size", [2, 300])
 def test_ops_are_what_they_say_they_are(size):
     p = pattern(pairs=40)
