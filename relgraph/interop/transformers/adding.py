@@ -30,6 +30,7 @@ from relgraph.interop.transformers.interface import RESTORED_BY, look_after_maki
 from relgraph.interop.transformers.patching import Patched, Report, Unpatched, patched_class
 from relgraph.interop.transformers.relation import LABELS, Relation, lending
 from relgraph.interop.transformers.self_attention import BEFORE_FIVE, head_size_of
+from relgraph.interop.transformers.words import cache_of, check_cache, unknown_to, unlabeled
 from relgraph.labels import Labels, padded
 from relgraph.nn import LabelTable
 from relgraph.nn.cache import labels_of_new_rows
@@ -264,6 +265,8 @@ def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
         if not (_looks_up(module) or kind_of(module) in _BY_MODULE):
             continue
         why = _why_not(name, module)
+        if why is None:
+            why = unlabeled(type(module)) if _looks_up(module) else unknown_to(RelatedBertMixin, type(module))
         number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
         if why is None:
             numbers.add(number)
@@ -276,6 +279,7 @@ def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
         raise ValueError(
             f"layers must be among those with self-attention, {sorted(numbers)}, got {sorted(wanted - numbers)}"
         )
+    check_cache(model, [one.name for one in patched])
     return Report(tuple(patched), tuple(unpatched))
 
 
@@ -427,7 +431,7 @@ def _of_call(model: Any, given: Any, inputs: dict[str, Any]) -> Labels:
     tokens = next((inputs[x] for x in ("input_ids", "inputs_embeds") if inputs.get(x) is not None), None)
     if tokens is None:  # a decoder's step, after its encoder ran
         return labels
-    length, cache = tokens.shape[1], inputs.get("past_key_values")
+    length, cache = tokens.shape[1], cache_of(inputs)
     if labels.device not in (None, tokens.device):
         labels = labels.to(tokens.device)
     past = 0 if cache is None or getattr(model.config, "is_encoder_decoder", False) else int(cache.get_seq_length())

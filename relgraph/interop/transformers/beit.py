@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid, resized
 from relgraph.interop.transformers.layers import layer_of, needs_model
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, HEAD_MASK, ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import BEFORE_FIVE, ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
 from relgraph.labels import Labels
 from relgraph.nn import RelationAttention
@@ -88,8 +88,8 @@ class BeitMixin(SelfAttentionMixin):
 class SelfMixin(ByArgumentMixin):
     """The forward of ``BeitSelfAttention``, of its SDPA variant and of their copies."""
 
-    _relgraph_arguments = (
-        *HEAD_MASK, "output_attentions", "relative_position_bias", "interpolate_pos_encoding", "resolution",
+    _relgraph_words = (
+        "head_mask", "output_attentions", "relative_position_bias", "interpolate_pos_encoding", "resolution",
     )  # fmt: skip
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:

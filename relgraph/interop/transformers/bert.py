@@ -26,6 +26,7 @@ from relgraph.interop.transformers.layers import layer_of, plain_rows
 from relgraph.interop.transformers.relation import lent, offset_of
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
 from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.words import CACHE, cache_of
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import Labels
 from relgraph.nn import RelationAttention
@@ -41,14 +42,13 @@ def labeler_of(module: Any) -> Rows:
 class BertMixin(SelfAttentionMixin):
     """The forward of ``BertSelfAttention`` and of its copies; attention over ``encoder_hidden_states`` if given."""
 
-    _relgraph_arguments = (
-        "attention_mask", "head_mask", "encoder_hidden_states", "past_key_values", "output_attentions",
-        "cache_position", "past_key_value",
+    _relgraph_words = (
+        *SelfAttentionMixin._relgraph_words, "encoder_hidden_states", *CACHE, "past_key_value", "cache_position",
     )  # fmt: skip
     _relgraph_asked = ByArgumentMixin._relgraph_asked
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
-        others, cache, size = given.get("encoder_hidden_states"), given.get("past_key_values"), self.attention_head_size
+        others, cache, size = given.get("encoder_hidden_states"), cache_of(given), self.attention_head_size
         cache = given.get("past_key_value") if cache is None else cache  # the old name goes with 4.58
         source = states if others is None else others
         key, value = with_cache(
@@ -86,8 +86,6 @@ class RelatedBertMixin(BertMixin):
 class AlbertMixin(ByArgumentMixin):
     """The forward of ``AlbertAttention``, which ends with the projection and the layer norm."""
 
-    _relgraph_arguments = ("attention_mask", "head_mask", "output_attentions")
-
     def forward(self: Any, hidden_states: Tensor, *more: Any, **given: Any) -> tuple[Tensor, ...]:
         """Self-attention; the output, and the weights if they are wanted."""
         output, *weights = super().forward(hidden_states, *more, **given)
@@ -103,7 +101,9 @@ class AlbertMixin(ByArgumentMixin):
 class EsmMixin(BertMixin):
     """The forward of ``EsmSelfAttention``, whose queries are divided by √d before all terms: k_j·a is not divided."""
 
-    _relgraph_arguments = ("attention_mask", "head_mask", "encoder_hidden_states", "encoder_attention_mask")
+    _relgraph_words = (
+        *SelfAttentionMixin._relgraph_words, "encoder_hidden_states", "encoder_attention_mask", "position_embeddings",
+    )  # fmt: skip
     _relgraph_asked = SelfAttentionMixin._relgraph_asked
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:

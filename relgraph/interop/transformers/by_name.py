@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from relgraph.interop.transformers.common import made_once, rows_of
 from relgraph.interop.transformers.families import all_families, bases_of
 from relgraph.interop.transformers.t5 import labeler_of
+from relgraph.interop.transformers.words import unserved
 from relgraph.labels import Labels
 
 NAME = "relgraph"
@@ -94,7 +95,10 @@ def with_table(
 def check_served(model: nn.Module) -> None:
     """Raise NotImplementedError if the name reaches no attention of a model that ``patch`` serves."""
     override()
-    if any(through_interface(type(module)) for module in model.modules()):
+    kinds = {type(module) for module in model.modules() if through_interface(type(module))}
+    for why in filter(None, map(unserved, kinds)):
+        raise NotImplementedError(f"attn_implementation must not be {NAME!r} for {type(model).__name__}: {why}")
+    if kinds:
         return
     families = all_families().values()
     for name, module in model.named_modules():

@@ -23,6 +23,7 @@ from relgraph.interop.transformers.common import made_once, rows_of, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin, head_size_of
+from relgraph.interop.transformers.words import CACHE, cache_of
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationAttention
 
@@ -35,7 +36,7 @@ def labeler_of(module: Any) -> ClippedDistance:
 class ConformerMixin(SelfAttentionMixin):
     """The self-attention of Wav2Vec2-BERT, Wav2Vec2-Conformer and SeamlessM4T."""
 
-    _relgraph_arguments = ("attention_mask", "relative_position_embeddings", "output_attentions")
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "relative_position_embeddings")
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         if self.position_embeddings_type != "relative":
@@ -44,22 +45,16 @@ class ConformerMixin(SelfAttentionMixin):
         return _of_sines(self, states, _given(self, given, "relative_position_embeddings"))
 
 
-class SeamlessV2Mixin(ConformerMixin):
-    """The self-attention of SeamlessM4T v2, which never takes position embeddings."""
-
-    _relgraph_arguments = ("attention_mask", "output_attentions")
-
-
 class ParakeetMixin(SelfAttentionMixin):
     """The self-attention of Parakeet, of models with its encoder, and of Nemotron's streaming encoder."""
 
-    _relgraph_arguments = ("position_embeddings", "attention_mask", "past_key_values")
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "position_embeddings", *CACHE)
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
         query, key, value = super()._relgraph_heads(states, given)
         return [
             query,
-            *with_cache(given.get("past_key_values"), self.layer_idx, lambda: (key, value), over_others=False),
+            *with_cache(cache_of(given), self.layer_idx, lambda: (key, value), over_others=False),
         ]
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +66,7 @@ class ParakeetMixin(SelfAttentionMixin):
 class FastSpeech2Mixin(SelfAttentionMixin):
     """The self-attention of FastSpeech2Conformer."""
 
-    _relgraph_arguments = ("attention_mask", "pos_emb", "output_attentions")
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "pos_emb")
     _relgraph_asked = ByArgumentMixin._relgraph_asked
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +136,7 @@ FAMILIES = (
         "Wav2Vec2-BERT, the speech encoder of SeamlessM4T v2",
         {
             "wav2vec2_bert.Wav2Vec2BertSelfAttention": ConformerMixin,
-            "seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention": SeamlessV2Mixin,
+            "seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention": ConformerMixin,
         },
         _why_not,
         convert,

@@ -87,12 +87,14 @@ class CpmAntMixin:
         past_key_values: Any = None,
         use_cache: bool | None = None,  # noqa: ARG002
         cache_position: Tensor | None = None,
+        *,
+        cache: Any = None,
         **_: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The output ``[B, N, E]``, and the weights or None; ``attention_mask`` is ``[B, N_q, N_k]``."""
         size, source = self.dim_head, hidden_kv
         key, value = with_cache(
-            past_key_values, self.layer_idx,
+            past_key_values if cache is None else cache, self.layer_idx,
             lambda: (split_heads(self.project_k(source), size), split_heads(self.project_v(source), size)),
             *(({"cache_position": cache_position},) if BEFORE_FIVE else ()), over_others=False,
         )  # fmt: skip

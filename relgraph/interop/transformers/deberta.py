@@ -45,7 +45,7 @@ def labeler_of(module: Any) -> DistanceLabeler:
 class DebertaV2Mixin(SelfAttentionMixin):
     """The forward of ``DisentangledSelfAttention`` in DeBERTa v2 and v3: of ``query_states``, if given, over states."""
 
-    _relgraph_arguments = ("attention_mask", "output_attentions", "query_states", "relative_pos", "rel_embeddings")
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "query_states", "relative_pos", "rel_embeddings")
     _relgraph_asked = ByArgumentMixin._relgraph_asked
 
     def _relgraph_prepare(self) -> None:
@@ -92,11 +92,6 @@ class DebertaMixin(DebertaV2Mixin):
 
 class SewDMixin(DebertaV2Mixin):
     """The forward of ``DisentangledSelfAttention`` in SEW-D, which is that of DeBERTa v2 with other arguments."""
-
-    _relgraph_arguments = (
-        "attention_mask", *(("output_attentions",) if BEFORE_FIVE else ()), "query_states", "relative_pos",
-        "rel_embeddings",
-    )  # fmt: skip
 
     def _relgraph_asked(self: Any, given: dict[str, Any]) -> bool:
         return wants_weights(self, given)

@@ -35,78 +35,60 @@ class InklingMixin:
         attention_mask: Tensor | None = None,
         conv_mask: Tensor | None = None,
         past_key_values: Any = None,
+        *,
+        cache: Any = None,
         **given: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The output, and the weights or None."""
-        size, conv = self.head_dim, {"past_key_values": past_key_values, "conv_mask": conv_mask}
+        word = "cache" if "cache" in self._relgraph_order else "past_key_values"
+        cache = past_key_values if cache is None else cache
+        size, conv = self.head_dim, {word: cache, "conv_mask": conv_mask}
         query = self.q_norm(split_heads(self.q_proj(hidden_states), size))
         key = self.k_norm(split_heads(self.k_sconv(self.k_proj(hidden_states), **conv), size))
         value = split_heads(self.v_sconv(self.v_proj(hidden_states), **conv), size)
         mixture = split_heads(self.r_proj(hidden_states), self.config.d_rel)
         floor = None if self.is_sliding else self.config.log_scaling_n_floor
         if floor is not None:
-            first = 0 if past_key_values is None else past_key_values.get_query_offset(self.layer_idx)
+            first = 0 if cache is None else cache.get_query_offset(self.layer_idx)
             places = torch.arange(query.shape[2], device=query.device) + first
             query, mixture = (_grown(self, x, places) for x in (query, mixture))
-        output, weights = _attended(self, query, key, value, mixture, attention_mask, past_key_values, given)
+        profiles = self.rel_logits_proj.proj
+        output, weights = _attended(self, query, key, value, mixture, profiles, attention_mask, cache, given)
         return self.o_proj(output), weights
 
 
 class Inkling2Mixin:
-    """The forward of ``Inkling2SlidingAttention``."""
+    """The forward of ``Inkling2SlidingAttention`` and ``Inkling2FullAttention``, and of the copies in a loop.
+
+    Keys and values may come from other states, and each pass through a loop has layers of its own in the cache.
+    """
 
     _relgraph_mixin = True
 
     def forward(
         self: Any,
         hidden_states: Tensor,
+        *,
         attention_mask: Tensor | None = None,
+        relative_distance: Tensor | None = None,  # noqa: ARG002  # the cache says it
         conv_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
+        key_hidden_states: Tensor | None = None,
+        value_hidden_states: Tensor | None = None,
+        cache_offset: int = 0,
         **given: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The output, and the weights or None."""
-        conv = {"past_key_values": past_key_values, "conv_mask": conv_mask}
-        key = self.k_sconv(self.k_proj(hidden_states), **conv)
-        value = self.v_sconv(self.v_proj(hidden_states), **conv)
-        return self._relgraph_attended(hidden_states, key, value, attention_mask, past_key_values, given)
-
-    def _relgraph_attended(
-        self: Any, states: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cache: Any, given: dict[str, Any]
-    ) -> tuple[Tensor, Tensor | None]:
-        """The output and the weights for keys and values ``[B, N, H_kv · D]``."""
-        query = self.q_l2_clip(self.q_proj(states).unflatten(-1, (-1, self.head_dim))).transpose(1, 2)
-        key = self.k_l2_clip(split_heads(key, self.head_dim))
-        value = split_heads(value, self.head_dim)
-        value = self.v_norm(value.float()).to(value.dtype)
-        mixture = self.rel_l2_clip(self.r_proj(states).unflatten(-1, (self.num_heads, -1))).transpose(1, 2)
-        if not self.is_sliding:
-            places = given["position_ids"][:, None]
-            query, mixture = (_grown(self, x, places) for x in (query, mixture))
-        sinks = self.sink_proj(states).transpose(1, 2)
-        output, weights = _attended(self, query, key, value, mixture, mask, cache, given, sinks)
-        gate = self.gate_proj(states).float().sigmoid()
-        return self.o_proj((output.float() * gate).to(output.dtype)), weights
-
-
-class Inkling2FullMixin(Inkling2Mixin):
-    """The forward of ``Inkling2FullAttention``, whose keys and values come from other states."""
-
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # other names
-        self: Any,
-        hidden_states: Tensor,
-        key_hidden_states: Tensor,
-        value_hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        conv_mask: Tensor | None = None,
-        past_key_values: Any = None,
-        **given: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The output, and the weights or None."""
-        conv = {"past_key_values": past_key_values, "conv_mask": conv_mask}
-        key = self.k_sconv(self.k_proj(key_hidden_states), key_hidden_states, **conv)
-        value = self.v_sconv(self.v_proj(value_hidden_states), value_hidden_states, **conv)
-        return self._relgraph_attended(hidden_states, key, value, attention_mask, past_key_values, given)
+        conv = {"cache": cache, "conv_mask": conv_mask, "cache_offset": cache_offset} | given
+        states, places, bias = hidden_states, given["position_ids"], self.relative_position_bias
+        key = self.k_proj(states if key_hidden_states is None else key_hidden_states, **conv)
+        value = self.v_proj(states if value_hidden_states is None else value_hidden_states, **conv)
+        mixture = bias.norm(bias.linear(states).unflatten(-1, (self.num_heads, -1)), places).transpose(1, 2)
+        output, weights = _attended(
+            self, self.q_proj(states, places), key, value, mixture, bias.proj, attention_mask, cache, given,
+            self.sink_proj(states).transpose(1, 2), self.layer_idx + cache_offset,
+        )  # fmt: skip
+        return self.o_proj(output, states), weights
 
 
 def _grown(module: Any, x: Tensor, places: Tensor) -> Tensor:
@@ -122,17 +104,19 @@ def _attended(
     key: Tensor,
     value: Tensor,
     mixture: Tensor,
+    profiles: Tensor,
     mask: Tensor | None,
     cache: Any,
     given: dict[str, Any],
     sinks: Tensor | None = None,
+    layer: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The output ``[B, N, H · D]`` and the weights; ``mixture`` is τ_i r_i, ``[B, H, N, d_rel]``."""
-    q_len, offset = query.shape[2], 0
+    q_len, offset, layer = query.shape[2], 0, module.layer_idx if layer is None else layer
     if cache is not None:
-        offset = cache.get_query_offset(module.layer_idx) - cache.get_mask_sizes(q_len, module.layer_idx)[1]
-        key, value = cache.update(key, value, module.layer_idx)
-    k_len, profiles = key.shape[2], module.rel_logits_proj.proj
+        offset = cache.get_query_offset(layer) - cache.get_mask_sizes(q_len, layer)[1]
+        key, value = cache.update(key, value, layer)
+    k_len = key.shape[2]
     if q_len == k_len < profiles.shape[1] and not torch.compiler.is_compiling():
         profiles = profiles[:, :k_len]  # no pair is farther
     extent = profiles.shape[1]
@@ -169,16 +153,19 @@ def _of_keys(mask: Tensor | None, offset: Any, extent: int) -> Tensor | None:
     return keys if simple else mask
 
 
+_KINDS = {
+    "inkling.InklingAttention": InklingMixin,
+    "inkling2.Inkling2SlidingAttention": Inkling2Mixin,
+    "inkling2.Inkling2FullAttention": Inkling2Mixin,
+    "inkling2_loop.Inkling2LoopSlidingAttention": Inkling2Mixin,
+    "inkling2_loop.Inkling2LoopFullAttention": Inkling2Mixin,
+}
 FAMILY = Family(
     "inkling",
     "Inkling, Inkling 2",
-    {
-        "inkling.InklingAttention": InklingMixin,
-        "inkling2.Inkling2SlidingAttention": Inkling2Mixin,
-        "inkling2.Inkling2FullAttention": Inkling2FullMixin,
-    },
+    _KINDS,
     no_layer=dict.fromkeys(
-        ("inkling.InklingAttention", "inkling2.Inkling2SlidingAttention", "inkling2.Inkling2FullAttention"),
+        _KINDS,
         "each query mixes its own scores of the distances, and the tables of a layer are the same for all queries",
     ),
 )

@@ -56,7 +56,8 @@ def attention(
     """Attention in the form of the interface: ``[B, N_q, H, D_v]``, and the weights or None.
 
     The attribute ``relation`` of the module, a :class:`Relation`, perhaps wrapped by an adapter, may hold tables; of
-    ``given``, ``relation_labels``, ``softcap``, ``s_aux``, ``output_attentions`` and ``cache_position`` are read.
+    ``given``, ``relation_labels``, ``softcap``, ``s_aux``, ``sinks`` (one per query), ``output_attentions`` and
+    ``cache_position`` are read.
     """
     refuse(module, given, "head_mask", "layer_head_mask")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -80,13 +81,14 @@ def attention(
     elif position_bias is not None and by_name.is_nothing(module, position_bias):
         position_bias = None
     mask = _joined(trimmed(position_bias, key.shape[-2]), trimmed(attention_mask, key.shape[-2]))
-    softcap = given.get("softcap")
+    softcap, sinks = given.get("softcap"), given.get("sinks")
     output, weights = compute(
         module, query, key, value, labels, mask=mask, dropout=dropout, scale=scaling,
         need_weights=wants_weights(module, given),
         is_causal=attention_mask is None and query.shape[2] > 1 and causal,
         q_offset=0 if labels is None and attention_mask is None else None,
-        score=None if softcap is None else Softcap(softcap), sink=given.get(SINKS), **tables,
+        score=None if softcap is None else Softcap(softcap), sink=given.get(SINKS),
+        row_sinks=None if sinks is None else sinks.squeeze(-1), **tables,
     )  # fmt: skip
     return output.unflatten(-1, (query.shape[1], -1)), weights
 

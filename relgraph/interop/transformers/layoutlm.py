@@ -21,7 +21,7 @@ from relgraph.arguments import check
 from relgraph.interop.transformers.common import Biases, from_encoder, made_once, split_heads, weight_of
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
-from relgraph.interop.transformers.self_attention import HEAD_MASK, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import BEFORE_FIVE, SelfAttentionMixin
 from relgraph.interop.weights import Linear
 from relgraph.labelers import BucketedDistance, Labeler
 from relgraph.labels import Labels, total
@@ -93,19 +93,19 @@ class TextAndPage(Labeler):
 class LayoutLMv3Mixin(SelfAttentionMixin):
     """The self-attention of LayoutLMv3, with the labels and tables that the encoder passes on."""
 
-    _relgraph_arguments = (
-        "attention_mask", *HEAD_MASK, *(("output_attentions",) if HEAD_MASK else ()), "rel_pos", "rel_2d_pos",
-    )  # fmt: skip
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "rel_pos", "rel_2d_pos", "position_bias")
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        parts = {"rel_pos": self.has_relative_attention_bias, "rel_2d_pos": self.has_spatial_attention_bias}
+        parts = dict(zip(("rel_pos", "rel_2d_pos"), _parts(self), strict=True))
+        if "position_bias" in self._relgraph_order:
+            parts = {"position_bias": True}
         biases = [from_encoder(self, name, given.get(name)) for name, has in parts.items() if has]
         factor = _factor(self)
         tables = tuple(one * factor for bias in biases for one in bias.tables)
         return Biases(tuple(one for bias in biases for one in bias.labels), tables).terms()
 
     def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> tuple[Any, ...]:  # noqa: ARG002
-        return (output,) if HEAD_MASK and weights is None else (output, weights)
+        return (output,) if BEFORE_FIVE and weights is None else (output, weights)
 
 
 class LayoutLMv2Mixin(LayoutLMv3Mixin):
@@ -126,9 +126,10 @@ class EncoderMixin:
 
     def _relgraph_prepare(self: Any) -> None:
         """Make everything that a recorded graph may not wait for."""
-        if self.has_relative_attention_bias:
+        text, page = _parts(self)
+        if text:
             made_once(self, "text", text_labeler_of)
-        if self.has_spatial_attention_bias:
+        if page:
             made_once(self, "page", page_labeler_of)
 
     def _cal_1d_pos_emb(self: Any, position_ids: Tensor) -> Biases:
@@ -141,6 +142,11 @@ class EncoderMixin:
         labeler = made_once(self, "page", page_labeler_of)
         tables = tuple(weight_of(one).detach() for one in (self.rel_pos_x_bias, self.rel_pos_y_bias))
         return Biases((labeler.at(bbox[..., LEFT]), labeler.at(bbox[..., LOWER])), tables)
+
+    def _compute_position_bias(self: Any, position_ids: Tensor, bbox: Tensor) -> Biases:
+        """All of them, which LayoutLMv3 passes on in one from 5.24 on."""
+        parts = [self._cal_1d_pos_emb(position_ids), *([self._cal_2d_pos_emb(bbox)] if _parts(self)[1] else [])]
+        return Biases(*(sum(parts, ()) for parts in zip(*((one.labels, one.tables) for one in parts), strict=True)))
 
     # the names of LayoutLMv2
     _calculate_1d_position_embeddings, _calculate_2d_position_embeddings = _cal_1d_pos_emb, _cal_2d_pos_emb
@@ -159,12 +165,18 @@ def page_labeler_of(encoder: Any) -> BucketedDistance:
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, TextAndPage]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
     needs_model(module, encoder, "its encoder")
-    text, page = module.has_relative_attention_bias, module.has_spatial_attention_bias
+    text, page = _parts(module)
     labeler = TextAndPage(text_labeler_of(encoder) if text else None, page_labeler_of(encoder) if page else None)
     names = ["rel_pos_bias"] * text + ["rel_pos_x_bias", "rel_pos_y_bias"] * page
     rows = tuple(linear_of(encoder, name).weight * _factor(module) for name in names)
     tables = {"bias": rows if page else rows[0]}
     return layer_of(module, tables, labeler, inputs=_inputs(module)), labeler
+
+
+def _parts(module: Any) -> tuple[bool, bool]:
+    """Whether there are tables of the text, and of the page."""
+    config = module.config if hasattr(module, "config") else module  # older modules have no configuration
+    return config.has_relative_attention_bias, config.has_spatial_attention_bias
 
 
 def _factor(module: Any) -> float:
@@ -182,7 +194,7 @@ def _inputs(module: Any) -> list[Linear] | None:
 
 def _why_not(module: Any) -> str | None:
     """No tables, or buckets that T5's rule does not have."""
-    text, page = module.has_relative_attention_bias, module.has_spatial_attention_bias
+    text, page = _parts(module)
     if not text and not page:
         return "it has no tables: has_relative_attention_bias and has_spatial_attention_bias are False"
     if not text and type(module).__name__.startswith("LayoutLMv3"):

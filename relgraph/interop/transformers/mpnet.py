@@ -18,7 +18,7 @@ from torch import Tensor
 from relgraph.interop.transformers.common import rows_of, shared_table
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, needs_model, plain_rows
-from relgraph.interop.transformers.self_attention import HEAD_MASK, ByArgumentMixin
+from relgraph.interop.transformers.self_attention import ByArgumentMixin
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
 
@@ -29,7 +29,7 @@ LABELER = BucketedDistance()
 class MPNetMixin(ByArgumentMixin):
     """The forward of ``MPNetSelfAttention``, which gets the table in place of the bias of all pairs."""
 
-    _relgraph_arguments = ("attention_mask", *HEAD_MASK, "position_bias", "output_attentions")
+    _relgraph_words = (*ByArgumentMixin._relgraph_words, "position_bias")
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         table = given.get("position_bias")

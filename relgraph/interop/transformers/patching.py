@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,17 @@ from relgraph.arguments.brief import shown
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.interop.transformers import by_name
 from relgraph.interop.transformers.common import IMPL
-from relgraph.interop.transformers.families import ALL, REFUSED, Family, all_families, bases_of, kind_of, nearest
+from relgraph.interop.transformers.families import (
+    ALL,
+    REFUSED,
+    Family,
+    all_families,
+    bases_of,
+    kind_of,
+    name_of,
+    nearest,
+)
+from relgraph.interop.transformers.words import unknown_to, words_of
 
 
 @dataclass(frozen=True)
@@ -242,7 +253,7 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
     kind = kind_of(module)
     for family in all_families().values():
         if kind in family.kinds:
-            why = family.why_not(module)
+            why = _unknown_words(family, module) or family.why_not(module)
             if why is None and "forward" in vars(module) and not _holds_own_forward(module):
                 why = "its forward was replaced, as hooks of accelerate do; patch before that"
             if why is None and family.name not in chosen:
@@ -251,6 +262,18 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
     if any(bases_of(module) & family.kinds.keys() for family in all_families().values()):
         return None, "", "its class has a forward of its own"
     return None, "", REFUSED.get(kind, "relgraph does not support this class")
+
+
+def _unknown_words(family: Family, module: nn.Module) -> str | None:
+    """Why a module and those that share its tables stay unpatched: one of their classes takes words that are new."""
+    own = next(cls for cls in type(module).__mro__ if name_of(cls) in family.kinds)
+    for kind, mixin in family.kinds.items():
+        folder, name = kind.split(".")
+        one = getattr(sys.modules[own.__module__], name, None) if name_of(own).startswith(f"{folder}.") else None
+        why = None if one is None else unknown_to(mixin, one)
+        if why is not None:
+            return why
+    return None
 
 
 def _without_halves(
@@ -296,6 +319,7 @@ def _nothing_found(model: nn.Module, unpatched: list[Unpatched]) -> str:
 def patched_class(mixin: type, own: type) -> type:
     """The class of a patched module: its own with the forward of the mixin."""
     more = {"__module__": mixin.__module__, "_relgraph_own": own, "_relgraph_mixin_of": mixin}
+    more["_relgraph_order"] = words_of(own.forward)[1:]
     return type(own.__name__, (mixin, own), more | {"__reduce_ex__": _reduced})
 
 

@@ -72,9 +72,13 @@ def labeler_of(module: Any) -> BucketedDistance:
 
 
 class ProphetNetMixin:
-    """The forward of ``ProphetNetNgramSelfAttention``."""
+    """The forward of ``ProphetNetNgramSelfAttention`` before transformers 5.24, which takes a ``cache``."""
 
     _relgraph_mixin = True
+    _relgraph_words = (
+        "layer_head_mask", "cache_position", "extended_predict_attention_mask", "main_relative_position_buckets",
+        "predict_relative_position_buckets", "position_ids",
+    )  # fmt: skip
 
     def _relgraph_prepare(self) -> None:
         """Make everything that a recorded graph may not wait for."""

@@ -17,9 +17,6 @@ HEAD_SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_di
 BEFORE_FIVE = version() < (5, 0)
 """Whether transformers is older than 5.0, which renamed and removed classes and arguments."""
 
-HEAD_MASK = ("head_mask",) if BEFORE_FIVE else ()
-"""The argument that many modules take after the mask before transformers 5."""
-
 
 def inputs_of(module: nn.Module) -> tuple[str, str, str]:
     """The names of the projections of queries, keys and values."""
@@ -46,12 +43,16 @@ class SelfAttentionMixin:
     """A forward of self-attention; a family says which labels, mask and tables there are."""
 
     _relgraph_mixin = True
-    _relgraph_arguments: ClassVar[tuple[str, ...]] = ("attention_mask",)
-    """The positional arguments after the states."""
+    _relgraph_words: ClassVar[tuple[str, ...]] = (
+        "attention_mask", "output_attentions", "head_mask", "layer_head_mask",
+    )  # fmt: skip
+    """The words of the forwards that it replaces, besides the states, in any version of transformers."""
+    _relgraph_order: ClassVar[tuple[str, ...]]
+    """Those of the class that it replaces, in its order; a patched class has it."""
 
     def forward(self: Any, hidden_states: Tensor, *more: Any, **given: Any) -> tuple[Any, ...]:
         """The output for states ``[B, N, E]``, and the weights ``[B, H, N, N]`` or None; a family may add to them."""
-        given |= dict(zip(self._relgraph_arguments, more, strict=False))
+        given |= dict(zip(self._relgraph_order, more, strict=False))
         refuse(self, given, "head_mask", "layer_head_mask")
         query, key, value = self._relgraph_heads(hidden_states, given)
         terms = {"mask": given.get("attention_mask")} | self._relgraph_terms(hidden_states, given)

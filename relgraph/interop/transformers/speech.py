@@ -23,6 +23,7 @@ from relgraph.interop.transformers.common import Biases, compute, from_encoder, 
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import SelfAttentionMixin, head_size_of
+from relgraph.interop.transformers.words import CACHE
 from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler, Labeler
 from relgraph.labels import UNLABELED, DenseLabels, Labels
 from relgraph.nn import RelationAttention
@@ -80,7 +81,7 @@ class BlockDistance(Labeler):
 class VitsMixin(SelfAttentionMixin):
     """The forward of ``VitsAttention``; like the model's own it does not read ``key_value_states``."""
 
-    _relgraph_arguments = ("key_value_states", "attention_mask")
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "key_value_states")
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         labels = WindowDistance(self.window_size)(states.shape[1])
@@ -101,10 +102,12 @@ class SpeechT5PositionsMixin:
 class SpeechT5Mixin(SelfAttentionMixin):
     """The forward of ``SpeechT5Attention`` in an encoder; ``position_bias`` is the table ``[R, D]`` of the encoder."""
 
-    _relgraph_arguments = ("key_value_states", "past_key_values", "attention_mask")
+    _relgraph_words = (
+        *SelfAttentionMixin._relgraph_words, "key_value_states", *CACHE, "position_bias", "cache_position",
+    )  # fmt: skip
 
     def _relgraph_terms(self, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-        for name in ("key_value_states", "past_key_values"):
+        for name in ("key_value_states", *CACHE):
             if given.get(name) is not None:
                 kind = type(given[name]).__name__
                 raise NotImplementedError(
@@ -129,7 +132,7 @@ class WavLMMixin(SelfAttentionMixin):
     weights are their mean over the heads, once for each head.
     """
 
-    _relgraph_arguments = ("attention_mask", "position_bias")
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "position_bias", "index")
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         table, mask = given.get("position_bias"), given.get("attention_mask")

@@ -23,7 +23,7 @@ from torch.nn import functional
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid
 from relgraph.interop.transformers.layers import layer_of
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, HEAD_MASK, ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import BEFORE_FIVE, ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
 from relgraph.nn import RelationAttention
 
@@ -41,8 +41,6 @@ class SwinMixin(SelfAttentionMixin):
 
 class SwinSelfMixin(ByArgumentMixin):
     """The forward of ``SwinSelfAttention`` and of its copies."""
-
-    _relgraph_arguments = ("attention_mask", *HEAD_MASK, "output_attentions")
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         return _terms(states, given.get("attention_mask"), self.relative_position_bias_table, self.window_size)

@@ -52,6 +52,8 @@ class T5Mixin:
     """The forward of ``T5Attention`` and of its copies."""
 
     _relgraph_mixin = True
+    _relgraph_words = ("layer_head_mask", "output_attentions", "cache_position", "use_cache", "query_length")
+    """Words besides those that the forward names; the last two say nothing new."""
 
     def _relgraph_prepare(self) -> None:
         """Make everything that a recorded graph may not wait for."""
@@ -64,12 +66,14 @@ class T5Mixin:
         key_value_states: Tensor | None = None,
         position_bias: Tensor | None = None,
         past_key_values: Any = None,
+        *,
+        cache: Any = None,
         **given: Any,
     ) -> tuple[Any, ...]:
         """The output; the table ``[H, R]`` in place of a position bias, None over ``key_value_states``; the weights."""
-        need_weights = wants_weights(self, given)
+        need_weights, cache = wants_weights(self, given), past_key_values if cache is None else cache
         output, table, weights = _attended(
-            self, hidden_states, key_value_states, past_key_values, mask, given, need_weights, position_bias
+            self, hidden_states, key_value_states, cache, mask, given, need_weights, position_bias
         )
         return (output, table) if BEFORE_FIVE and not need_weights else (output, table, weights)
 
@@ -83,12 +87,15 @@ class UMT5Mixin(T5Mixin):
         encoder_hidden_states: Tensor | None = None,
         past_key_values: Any = None,
         attention_mask: Tensor | None = None,
+        *,
+        cache: Any = None,
         **given: Any,
     ) -> tuple[Any, ...]:
         """The output, over ``encoder_hidden_states`` if they are given, and the weights or None."""
         need_weights = wants_weights(self, given) or self.__dict__.get(ASKED, False)
+        cache = past_key_values if cache is None else cache
         output, _, weights = _attended(
-            self, hidden_states, encoder_hidden_states, past_key_values, attention_mask, given, need_weights
+            self, hidden_states, encoder_hidden_states, cache, attention_mask, given, need_weights
         )
         return output, weights
 
@@ -97,6 +104,7 @@ class LongT5LocalMixin:
     """The forward of ``LongT5LocalAttention``: keys at most ``local_radius`` away."""
 
     _relgraph_mixin = True
+    _relgraph_words = ("layer_head_mask",)
 
     def _relgraph_prepare(self) -> None:
         """Make everything that a recorded graph may not wait for."""

@@ -31,6 +31,7 @@ class XLNetMixin:
     """The forward of ``XLNetRelativeAttention``, whose tensors have the sequence first, ``[N, B, E]``."""
 
     _relgraph_mixin = True
+    _relgraph_words = ("head_mask",)
 
     def forward(
         self: Any,

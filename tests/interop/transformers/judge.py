@@ -10,6 +10,9 @@ from torch import nn
 from relgraph.interop import transformers as ours
 from relgraph.interop.transformers import common
 
+CACHE = "cache" if common.version() >= (5, 24) else "past_key_values"
+"""The word for a cache of keys and values in this version of transformers."""
+
 EXACT, SINGLE = 1e-12, 1e-5
 """Allowed difference in float64, and where the code of transformers computes in float32 whatever it is given."""
 

@@ -213,22 +213,6 @@ def test_dropped_positions_of_parakeet():
 
 
 @needs_parakeet
-@torch.no_grad()
-def test_streaming_by_chunks():
-    model, x, found = parakeet("NemotronAsrStreaming", **STREAMING), torch.randn(2, 96, 8, dtype=torch.float64), []
-    for patch in (False, True):
-        if patch:
-            ours.patch(model)
-        frames, caches = [], {}
-        for chunk in x.split(8, 1):
-            output = model(input_features=chunk, use_cache=True, **caches)
-            caches = {name: output[name] for name in ("past_key_values", "padding_cache")}
-            frames.append(output.last_hidden_state)
-        found.append(torch.cat(frames, 1))
-    torch.testing.assert_close(*found, atol=1e-12, rtol=0.0)
-
-
-@needs_parakeet
 def test_parakeet_converted_to_layers():
     model = parakeet()
     module, sines = model.layers[1].self_attn, model.encode_positions(torch.zeros(2, 9, 24, dtype=torch.float64))
