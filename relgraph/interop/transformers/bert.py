@@ -43,13 +43,12 @@ class BertMixin(SelfAttentionMixin):
     """The forward of ``BertSelfAttention`` and of its copies; attention over ``encoder_hidden_states`` if given."""
 
     _relgraph_words = (
-        *SelfAttentionMixin._relgraph_words, "encoder_hidden_states", *CACHE, "past_key_value", "cache_position",
+        *SelfAttentionMixin._relgraph_words, "encoder_hidden_states", *CACHE, "cache_position",
     )  # fmt: skip
     _relgraph_asked = ByArgumentMixin._relgraph_asked
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
         others, cache, size = given.get("encoder_hidden_states"), cache_of(given), self.attention_head_size
-        cache = given.get("past_key_value") if cache is None else cache  # the old name goes with 4.58
         source = states if others is None else others
         key, value = with_cache(
             cache, getattr(self, "layer_idx", None),  # some know no cache
@@ -107,7 +106,7 @@ class EsmMixin(BertMixin):
     _relgraph_asked = SelfAttentionMixin._relgraph_asked
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
-        for name in ("past_key_values", "past_key_value"):  # it has no cache
+        for name in CACHE:  # it has no cache
             given.pop(name, None)
         return super()._relgraph_heads(states, given)
 

@@ -52,10 +52,7 @@ class ParakeetMixin(SelfAttentionMixin):
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
         query, key, value = super()._relgraph_heads(states, given)
-        return [
-            query,
-            *with_cache(cache_of(given), self.layer_idx, lambda: (key, value), over_others=False),
-        ]
+        return [query, *with_cache(cache_of(given), self.layer_idx, lambda: (key, value), over_others=False)]
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         sines = _given(self, given, "position_embeddings")

@@ -76,16 +76,15 @@ def kind_of(module: nn.Module) -> str:
     """The class of transformers whose forward a module has: ``"t5.T5Attention"``; "" if it is not of transformers."""
     for cls in type(module).__mro__:
         if "forward" in vars(cls) and not getattr(cls, "_relgraph_mixin", False):
-            return name_of(cls)
+            return _name_of(cls)
     return ""
 
 
 def bases_of(module: nn.Module) -> set[str]:
     """The classes of transformers that a module is an instance of, named as in :func:`kind_of`."""
-    return {name_of(cls) for cls in type(module).__mro__ if not getattr(cls, "_relgraph_mixin", False)} - {""}
+    return {_name_of(cls) for cls in type(module).__mro__ if not getattr(cls, "_relgraph_mixin", False)} - {""}
 
 
-def name_of(cls: type) -> str:
-    """The name of a class of transformers, as in :class:`Family`; "" of any other class."""
+def _name_of(cls: type) -> str:
     parts = cls.__module__.split(".")
     return f"{parts[2]}.{cls.__name__}" if parts[:2] == ["transformers", "models"] else ""

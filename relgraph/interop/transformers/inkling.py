@@ -40,12 +40,10 @@ class InklingMixin:
         **given: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The output, and the weights or None."""
-        word = "cache" if "cache" in self._relgraph_order else "past_key_values"
-        cache = past_key_values if cache is None else cache
-        size, conv = self.head_dim, {word: cache, "conv_mask": conv_mask}
+        size, cache = self.head_dim, past_key_values if cache is None else cache
         query = self.q_norm(split_heads(self.q_proj(hidden_states), size))
-        key = self.k_norm(split_heads(self.k_sconv(self.k_proj(hidden_states), **conv), size))
-        value = split_heads(self.v_sconv(self.v_proj(hidden_states), **conv), size)
+        key = self.k_norm(split_heads(self.k_sconv(self.k_proj(hidden_states), cache, conv_mask), size))
+        value = split_heads(self.v_sconv(self.v_proj(hidden_states), cache, conv_mask), size)
         mixture = split_heads(self.r_proj(hidden_states), self.config.d_rel)
         floor = None if self.is_sliding else self.config.log_scaling_n_floor
         if floor is not None:

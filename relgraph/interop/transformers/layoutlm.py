@@ -99,10 +99,8 @@ class LayoutLMv3Mixin(SelfAttentionMixin):
         parts = dict(zip(("rel_pos", "rel_2d_pos"), _parts(self), strict=True))
         if "position_bias" in self._relgraph_order:
             parts = {"position_bias": True}
-        biases = [from_encoder(self, name, given.get(name)) for name, has in parts.items() if has]
-        factor = _factor(self)
-        tables = tuple(one * factor for bias in biases for one in bias.tables)
-        return Biases(tuple(one for bias in biases for one in bias.labels), tables).terms()
+        bias = _joined([from_encoder(self, name, given.get(name)) for name, has in parts.items() if has])
+        return Biases(bias.labels, tuple(one * _factor(self) for one in bias.tables)).terms()
 
     def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> tuple[Any, ...]:  # noqa: ARG002
         return (output,) if BEFORE_FIVE and weights is None else (output, weights)
@@ -126,10 +124,9 @@ class EncoderMixin:
 
     def _relgraph_prepare(self: Any) -> None:
         """Make everything that a recorded graph may not wait for."""
-        text, page = _parts(self)
-        if text:
+        if self.has_relative_attention_bias:
             made_once(self, "text", text_labeler_of)
-        if page:
+        if self.has_spatial_attention_bias:
             made_once(self, "page", page_labeler_of)
 
     def _cal_1d_pos_emb(self: Any, position_ids: Tensor) -> Biases:
@@ -145,11 +142,15 @@ class EncoderMixin:
 
     def _compute_position_bias(self: Any, position_ids: Tensor, bbox: Tensor) -> Biases:
         """All of them, which LayoutLMv3 passes on in one from 5.24 on."""
-        parts = [self._cal_1d_pos_emb(position_ids), *([self._cal_2d_pos_emb(bbox)] if _parts(self)[1] else [])]
-        return Biases(*(sum(parts, ()) for parts in zip(*((one.labels, one.tables) for one in parts), strict=True)))
+        page = [self._cal_2d_pos_emb(bbox)] if self.has_spatial_attention_bias else []
+        return _joined([self._cal_1d_pos_emb(position_ids), *page])
 
     # the names of LayoutLMv2
     _calculate_1d_position_embeddings, _calculate_2d_position_embeddings = _cal_1d_pos_emb, _cal_2d_pos_emb
+
+
+def _joined(parts: list[Biases]) -> Biases:
+    return Biases(tuple(x for one in parts for x in one.labels), tuple(x for one in parts for x in one.tables))
 
 
 def text_labeler_of(encoder: Any) -> BucketedDistance:

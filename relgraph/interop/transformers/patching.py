@@ -21,16 +21,7 @@ from relgraph.arguments.brief import shown
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.interop.transformers import by_name
 from relgraph.interop.transformers.common import IMPL
-from relgraph.interop.transformers.families import (
-    ALL,
-    REFUSED,
-    Family,
-    all_families,
-    bases_of,
-    kind_of,
-    name_of,
-    nearest,
-)
+from relgraph.interop.transformers.families import ALL, REFUSED, Family, all_families, bases_of, kind_of, nearest
 from relgraph.interop.transformers.words import unknown_to, words_of
 
 
@@ -266,14 +257,11 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
 
 def _unknown_words(family: Family, module: nn.Module) -> str | None:
     """Why a module and those that share its tables stay unpatched: one of their classes takes words that are new."""
-    own = next(cls for cls in type(module).__mro__ if name_of(cls) in family.kinds)
-    for kind, mixin in family.kinds.items():
-        folder, name = kind.split(".")
-        one = getattr(sys.modules[own.__module__], name, None) if name_of(own).startswith(f"{folder}.") else None
-        why = None if one is None else unknown_to(mixin, one)
-        if why is not None:
-            return why
-    return None
+    folder, name = kind_of(module).split(".")
+    file = sys.modules[next(cls.__module__ for cls in _own_class(module).__mro__ if cls.__name__ == name)]
+    found = [(mixin, getattr(file, kind.removeprefix(f"{folder}."), None)) for kind, mixin in family.kinds.items()]
+    reasons = (unknown_to(mixin, own) for mixin, own in found if own is not None)
+    return next((why for why in reasons if why is not None), None)
 
 
 def _without_halves(

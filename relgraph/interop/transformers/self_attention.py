@@ -43,9 +43,7 @@ class SelfAttentionMixin:
     """A forward of self-attention; a family says which labels, mask and tables there are."""
 
     _relgraph_mixin = True
-    _relgraph_words: ClassVar[tuple[str, ...]] = (
-        "attention_mask", "output_attentions", "head_mask", "layer_head_mask",
-    )  # fmt: skip
+    _relgraph_words: ClassVar[tuple[str, ...]] = ("attention_mask", "output_attentions", "head_mask", "layer_head_mask")
     """The words of the forwards that it replaces, besides the states, in any version of transformers."""
     _relgraph_order: ClassVar[tuple[str, ...]]
     """Those of the class that it replaces, in its order; a patched class has it."""

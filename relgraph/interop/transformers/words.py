@@ -15,8 +15,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-CACHE = ("cache", "past_key_values")
-"""The words of models and their attention for keys and values so far; the first is that of transformers 5.24."""
+CACHE = ("cache", "past_key_values", "past_key_value")
+"""The words for the keys and values so far: that since transformers 5.24, that before, and that before 4.58."""
 
 TAKEN = frozenset((
     "attention_bias", "attention_mask", "attention_scaling", "attention_similarity", "cache", "cache_offset",
@@ -79,7 +79,7 @@ def check_cache(model: PreTrainedModel, names: Iterable[str]) -> None:
     for where, module in model.named_modules():
         around = any(f"{name}.".startswith(where and f"{where}.") for name in names)
         # labels are for an encoder, which has no cache
-        if not around or not isinstance(module, PreTrainedModel) or module.config.is_encoder_decoder:
+        if not around or not isinstance(module, PreTrainedModel) or getattr(module.config, "is_encoder_decoder", False):
             continue
         words = words_of(_forward_of(type(module)))
         generates = module.can_generate() and "input_ids" in words

@@ -119,7 +119,8 @@ def test_a_model_with_a_cache_by_a_new_word_gets_no_relations(monkeypatch, kind)
     model = test_relations.made("LlamaForCausalLM")
     rename(monkeypatch, kinds_of(model)[kind])
     _refuses_relations(
-        model, rf"must take its cache as cache or past_key_values, got {kind} with input_ids, .*{NEW}.*within"
+        model,
+        rf"must take its cache as cache or past_key_values or past_key_value, got {kind} with input_ids, .*{NEW}.*within",
     )
 
 
@@ -132,7 +133,7 @@ def test_a_model_of_the_user_is_judged_by_that_of_transformers(monkeypatch):
     config = test_relations.made("LlamaForCausalLM").config
     assert ours.add_relations(OwnForward(copy.deepcopy(config)), test_relations.LABELER).patched
     rename(monkeypatch, transformers.LlamaForCausalLM)
-    message = f"cache as cache or past_key_values, got OwnForward with input_ids, .*{NEW}"
+    message = f"cache as cache or past_key_values or past_key_value, got OwnForward with input_ids, .*{NEW}"
     _refuses_relations(OwnForward(copy.deepcopy(config)), message)
 
 
