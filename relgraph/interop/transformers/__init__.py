@@ -25,7 +25,7 @@ In the order in which a model meets the files:
 - ``relation``: the tables of an attention module that had none; ``adding`` gives them to a model, ``saved`` writes them
   into its configuration.
 - ``aligning``, ``batching``: from graphs of words to labels of a batch of tokens.
-- ``common``: masks, weights and options, the same for all families.
+- ``common``: masks, weights and options, the same for all families; ``words``: which arguments are known.
 - ``t5`` and the other families, one file each: the forward of their attention modules.
 """
 

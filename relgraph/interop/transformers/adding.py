@@ -87,7 +87,7 @@ def add_relations(
     Raises:
         TypeError: a model that is not a ``PreTrainedModel``, or an argument of the wrong kind.
         ValueError: a model that has relations already; a layer that it does not have; unknown tables.
-        NotImplementedError: a model without self-attention that goes through the interface.
+        NotImplementedError: a model without self-attention that goes through the interface, or with unknown arguments.
 
     Example:
         >>> from transformers import BertConfig, BertModel

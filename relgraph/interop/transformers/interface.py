@@ -36,8 +36,8 @@ def masks(**given: Any) -> Tensor | None:
     mask = sdpa_mask(**given)
     if mask is not None:
         position = given.get("cache_position")  # before transformers 5; since then an offset
-        first = given.get("q_offset", 0) if position is None else position[0]
-        setattr(mask, OFFSET, first - given.get("kv_offset", 0))
+        first = given["q_offset"] if position is None else position[0]  # a default would hide that it is renamed
+        setattr(mask, OFFSET, first - given["kv_offset"])
     return mask
 
 

@@ -82,7 +82,8 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
     rounding. The model no longer makes tensors of N² elements from its tables. Attention weights are not stored, unless
     you ask for them: ``output_attentions=True`` computes them by ``impl="dense"`` and returns them before dropout. A
     call with a mask of heads raises NotImplementedError. Modules with relations, which
-    :func:`~relgraph.interop.transformers.add_relations` gives, stay as they are: relgraph computes them already.
+    :func:`~relgraph.interop.transformers.add_relations` gives, stay as they are: relgraph computes them already. So do
+    those whose forward takes an argument that relgraph does not know.
 
     Args:
         model: a model, or any module with attention modules within. A second call changes ``impl``.

@@ -83,7 +83,8 @@ def check_cache(model: PreTrainedModel, names: Iterable[str]) -> None:
             continue
         words = words_of(_forward_of(type(module)))
         generates = module.can_generate() and "input_ids" in words
-        if (generates or "use_cache" in words) and not {*CACHE} & {*words}:
+        within = any(isinstance(x, PreTrainedModel) and x.can_generate() for x in [*module.modules()][1:])
+        if (generates or "use_cache" in words) and not within and not {*CACHE} & {*words}:
             raise NotImplementedError(
                 f"model must take its cache as {' or '.join(CACHE)}, got {type(module).__name__} with "
                 f"{', '.join(words)}; add relations to a model within that does"

@@ -51,7 +51,9 @@ def generated(model, inputs, beams=1, cache=None, **options):
     """The tokens of each step and their logits; an end would come at once in one and not in the other."""
     options = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "num_beams": beams, "do_sample": False} | options
     options |= {"output_logits": True, "return_dict_in_generate": True, "cache_implementation": cache}
+    options = {"use_cache": True} | options
     found = model.generate(**inputs, **options)
+    assert not options["use_cache"] or found[judge.CACHE].get_seq_length() >= STEPS - 1
     return {"tokens": found.sequences.double(), "logits": torch.stack(found.logits)}
 
 
@@ -95,7 +97,7 @@ def pix2struct():
     text = {"vocab_size": 50, "hidden_size": 24, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 3}
     vision = {"hidden_size": 24, "d_kv": 8, "d_ff": 32, "num_hidden_layers": 2, "num_attention_heads": 3}
     vision |= {"patch_embed_hidden_size": 12, "seq_len": 32}
-    text |= {"dropout_rate": 0.0, "decoder_start_token_id": 0, "initializer_range": 0.02}
+    text |= {"dropout_rate": 0.0, "use_cache": True, "decoder_start_token_id": 0, "initializer_range": 0.02}
     config = transformers.Pix2StructConfig(text_config=text, vision_config=vision | {"dropout_rate": 0.0})
     return judge.randomized(transformers.Pix2StructForConditionalGeneration(config)).double()
 
@@ -130,7 +132,7 @@ CASES = {
     "longt5.LongT5Attention": Case(t5("LongT5"), text),
     "pix2struct.Pix2StructTextAttention": Case(pix2struct, pix2struct_inputs),
     "udop.UdopAttention": Case(test_t5.udop, lambda: encoded(test_t5.udop_inputs(20, 1), "bbox", "pixel_values")),
-    "bert.BertSelfAttention": Case(lambda: test_bert.decoder(eos_token_id=None), left_padded),
+    "bert.BertSelfAttention": Case(lambda: test_bert.decoder(eos_token_id=None, attn_implementation="eager"), left_padded),
     "speecht5.SpeechT5Attention": Case(test_speech.speecht5, speecht5_inputs),
     "nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention": Case(
         lambda: test_conformer.parakeet("NemotronAsrStreaming", **test_conformer.STREAMING),
@@ -157,7 +159,8 @@ def decoding():
                 own = getattr(import_module(f"transformers.models.{folder}.{file.stem}"), name, None)
                 takes = own is not None and {*words.CACHE} & {*words.words_of(own.forward)}
                 # ProphetNet's file has its generation
-                if takes and folder != "prophetnet" and words.unknown_to(mixin, own) is None:
+                attends = "Attention" in name and folder != "prophetnet"
+                if takes and attends and words.unknown_to(mixin, own) is None:
                     found[kind] = own
     return found
 
@@ -240,9 +243,13 @@ GENERATE = [(name, beams, cache) for name in RELATED for beams, cache in ((1, No
 def test_a_model_with_relations_generates_with_a_cache_as_without(name, beams, cache, by_length):
     if not FIVE and (name in test_relations.NEEDS_FIVE or cache):
         pytest.skip("before transformers 5 it has no attention interface, or no static cache in float64")
+    if not FIVE and name.startswith("GPT2") and by_length:
+        pytest.skip("before transformers 5 it says of one query that it is not causal, and relgraph raises")
     base = re.sub("For.*|LMHeadModel", "", name)
     config = getattr(transformers, f"{base}Config")(**RELATED[name])
-    model = judge.randomized(getattr(transformers, name)(config)).double()
+    model = judge.randomized(getattr(transformers, name)(config))
+    if FIVE or not name.startswith("Bert"):  # transformers 4.56 fails in float64
+        model = model.double()
     ours.add_relations(model, rg.ClippedDistance(2) if by_length else test_relations.LABELER)
     test_relations.randomize(model)
     inputs = encoded(test_relations.inputs_of(name, left=3, right=0))

@@ -138,6 +138,7 @@ def sam(**options):
     return within(test_sam.tiny(attention="sdpa", **options), "layers.0.attn")
 
 
+LAYOUT = "position_bias" if test_layoutlm.TOGETHER else "rel_pos"
 ONES, TABLE = torch.ones(3), torch.zeros(16, 24, dtype=torch.float64)
 DEBERTA = {"rel_embeddings": TABLE, "attention_mask": torch.ones(1, 1, 1, 4)}
 LONG = {"hidden_states": torch.randn(1, 49, 24, dtype=torch.float64)}
@@ -157,7 +158,7 @@ REFUSED = {
     "heads": (conformer, {"head_mask": ONES}, "head_mask must be None in a patched Wav2Vec2BertSelfAttention"),
     "deberta": (deberta, DEBERTA | {"relative_pos": PAIRS}, "relative_pos must be None in a patched Dise.*got Tensor"),
     "v1": (lambda: deberta("Deberta"), DEBERTA | {"query_states": X}, "query_states must be None .* of DeBERTa v1, got"),
-    "layoutlm": (layoutlm, {"rel_pos": PAIRS}, "rel_pos must come from a patched encoder in a patched Layout.*Tensor"),
+    "layoutlm": (layoutlm, {LAYOUT: PAIRS}, f"{LAYOUT} must come from a patched encoder in a patched Layout.*Tensor"),
     "bert": (bert, LONG, "hidden_states must have at most 48 positions.*got 49 queries and 49 keys"),
     "bert heads": (bert, {"head_mask": ONES}, "head_mask must be None in a patched BertSelfAttention, got Tensor"),
 }  # fmt: skip
