@@ -74,7 +74,7 @@ def unlabeled(kind: type) -> str | None:
     return f"{kind.__name__}.forward takes {', '.join(new)}, which relgraph does not know" if new else unserved(kind)
 
 
-def check_cache(model: PreTrainedModel, names: Iterable[str]) -> None:
+def check_cache(model: Any, names: Iterable[str]) -> None:
     """Raise NotImplementedError if a model around attention modules of these names has a cache by an unknown word."""
     for where, module in model.named_modules():
         around = any(f"{name}.".startswith(where and f"{where}.") for name in names)
