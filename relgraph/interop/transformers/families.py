@@ -15,7 +15,7 @@ from relgraph.nn import RelationAttention
 
 FILES = (
     "t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit",
-    "xlnet", "cpmant", "prophetnet", "gemma",
+    "xlnet", "cpmant", "gemma",
 )  # fmt: skip
 """The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
 
@@ -24,6 +24,7 @@ REFUSED = {
     "pp_doclayout_v2.PPDocLayoutV2ReadingOrderSelfAttention": "it has no tables: a network computes its biases from "
     "the boxes of each pair (its softmax is the plain one, computed with another offset)",
     "esmfold2.EsmFold2DiffusionAttention": "it has no tables: a network computes its biases from states of each pair",
+    "prophetnet.ProphetNetNgramSelfAttention": "it attends in several streams, and each query computes its own biases",
     "longt5.LongT5TransientGlobalAttention": "its queries also see averages of blocks, which have a bias of their own",
 }
 """Classes with relative terms that are not worth serving, named as in :class:`Family`, and why."""

@@ -21,7 +21,6 @@ from tests.interop.transformers import (  # noqa: E402
     test_inkling,
     test_layoutlm,
     test_mpnet,
-    test_prophetnet,
     test_sam,
     test_speech,
     test_swin,
@@ -126,9 +125,7 @@ OLD = {
     for name in ("Bert", "Albert")
 }
 PARAKEET = Case(test_conformer.parakeet_ctc, test_conformer.parakeet_inputs, judge.SINGLE, 1e-5)
-PROPHETNET = Case(test_prophetnet.tiny, lambda: test_prophetnet.inputs_of(9, 20), judge.SINGLE, 1e-5)
 FAMILIES = [
-    pytest.param(PROPHETNET, id="prophetnet", marks=test_prophetnet.needs_older),
     *(pytest.param(case, id=name) for name, case in CASES.items()),
     pytest.param(PARAKEET, id="parakeet", marks=test_conformer.needs_parakeet),
     *(pytest.param(case, id=name, marks=test_bert.needs_four) for name, case in OLD.items()),

@@ -158,9 +158,7 @@ def decoding():
             for file in sorted(root.glob(f"{folder}/modeling_{folder}*.py")):
                 own = getattr(import_module(f"transformers.models.{folder}.{file.stem}"), name, None)
                 takes = own is not None and {*words.CACHE} & {*words.words_of(own.forward)}
-                # ProphetNet's file has its generation
-                attends = "Attention" in name and folder != "prophetnet"
-                if takes and attends and words.unknown_to(mixin, own) is None:
+                if takes and "Attention" in name and words.unknown_to(mixin, own) is None:
                     found[kind] = own
     return found
 

@@ -23,7 +23,6 @@ from tests.interop.transformers import (  # noqa: E402
     judge,
     test_deberta,
     test_layoutlm,
-    test_prophetnet,
     test_relations,
     test_t5,
 )
@@ -94,13 +93,6 @@ def test_a_class_of_the_user_is_judged_by_that_of_transformers(monkeypatch):
     ours.unpatch(model)
     rename(monkeypatch, kinds_of(test_t5.tiny("T5EncoderModel"))["T5Attention"])
     with pytest.raises(ValueError, match=rf"\(Plain\): T5Attention\.forward takes {NEW}, which relgraph does not know"):
-        ours.patch(model)
-
-
-@pytest.mark.skipif(not PINNED, reason="it takes past_key_values")
-def test_prophetnet_is_left_alone():
-    model = test_prophetnet.tiny()
-    with pytest.raises(ValueError, match="ProphetNetNgramSelfAttention.forward takes cache, which relgraph does not"):
         ours.patch(model)
 
 
