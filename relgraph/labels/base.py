@@ -342,6 +342,10 @@ class Labels(ABC):
         """Whether no pair is known to carry an id; ids that cannot be read here count as carried."""
         return self.num_labels == 0
 
+    def _keeps_order(self) -> bool:
+        """Whether no pair is known, without a look at ids, to attend to a key after the query."""
+        return False
+
     def _attends_nowhere(self) -> bool:
         """Whether borders or lists, without any id, show that no pair attends."""
         if self.q_ptr is None or self.k_ptr is None:

@@ -168,6 +168,9 @@ class DistanceLabels(Labels):
     def _carries_no_ids(self) -> bool:
         return max(self.lookup) < 0
 
+    def _keeps_order(self) -> bool:
+        return set(self.lookup[self.left + 1 :] or self.lookup[-1:]) == {NOT_ATTENDING}
+
     def _cut_batch(self, start: int, stop: int) -> Self:
         assert isinstance(self.q_offset, Tensor)
         return self._between(self.q_len, self.k_len, self.q_offset[start:stop])

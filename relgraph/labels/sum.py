@@ -95,6 +95,9 @@ class SumLabels(Labels):
     def _carries_no_ids(self) -> bool:
         return all(part._carries_no_ids() for part in self.parts)
 
+    def _keeps_order(self) -> bool:
+        return any(part._keeps_order() for part in self.parts)
+
     def _outline(self) -> SumLabels:
         return SumLabels(*(part._outline() for part in self.parts))
 

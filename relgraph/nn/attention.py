@@ -318,7 +318,8 @@ class RelationAttention(Projections):
                 above 0 are refused (in eager mode on a CPU). With a cache, give the mask of the new keys only; the
                 cache remembers it.
             attn_mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]``, bool (True blocks) or floating.
-            is_causal: query i sees only keys j ≤ i + q_offset; combines with the masks.
+            is_causal: query i sees only keys j ≤ i + q_offset; combines with the masks. A cache that grows needs it,
+                unless the labels keep rows from later ones, as those of :class:`~relgraph.Window` ``(n, 0)`` do.
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
                 :func:`~relgraph.relation_attention`. Leave it out with a cache that grows, which sets it.
             need_weights: also return the attention weights: N_q · N_k elements per head, so quadratic memory.
@@ -353,8 +354,9 @@ class RelationAttention(Projections):
                 labeler does not read.
             ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
                 tables; ids, ``need_label_mass`` or ``row_scores`` for a layer without; ``row_scores`` with a key table;
-                ``value`` without ``key``; distance labels whose offset is not the cache's length; a full cache;
-                ``edge_attr`` that is missing, or for a layer without ``edge_dim``, or for labels that are not of edges.
+                ``value`` without ``key``; a cache that grows and rows that may see later ones; distance labels whose
+                offset is not the cache's length; a full cache; ``edge_attr`` that is missing, or for a layer without
+                ``edge_dim``, or for labels that are not of edges.
             NotImplementedError: a cache with packed labels; a cache that grows with ``edge_attr``; ``positions`` with a
                 cache, an own ``key``, a ``q_offset`` or within ``context_parallel``; ``need_weights`` with an ``impl``
                 that never has all weights in memory; or anything else that the implementation does not support.
@@ -432,8 +434,9 @@ class RelationAttention(Projections):
     ) -> tuple[Any, ...]:  # fmt: skip
         """The output, the next states of the edges, and the weights if needed."""
         inputs, _ = self._checked(
-            labels, query, None, None, None, None, None, need_weights, False, None, bank_features, row_scores, edge_attr
-        )
+            False, labels, query, None, None, None, None, None, need_weights, False, None, bank_features, row_scores,
+            edge_attr,
+        )  # fmt: skip
         labels = check_listed(inputs.labels, 1 if inputs.packed or inputs.unbatched else query.shape[0], "labels")
         listed, states = Listed.of(labels), self.edge_states
         assert states is not None
@@ -454,14 +457,14 @@ class RelationAttention(Projections):
         region = active()
         given["cache"] = cache
         if region is None:
-            form, rows = steps.form_of(self, labels, given), None
+            form, rows = steps.form_of(self, is_causal, labels, given), None
             inputs = None if form is None else steps.next_inputs(self, form, given)
             if inputs is None:
-                inputs, rows = self._checked(labels, **given)
+                inputs, rows = self._checked(is_causal, labels, **given)
                 if form is not None:
                     steps.remember(self, form, inputs)
         else:
-            inputs, rows = region.check_together(lambda: self._checked(labels, **given), labels, given)
+            inputs, rows = region.check_together(lambda: self._checked(is_causal, labels, **given), labels, given)
             if inputs.pairs is not None and inputs.padding is not None:
                 inputs = inputs._replace(padding=region.all_keys(inputs.padding))
         own: RelationTables | None = self.tables
@@ -490,8 +493,8 @@ class RelationAttention(Projections):
         return inputs, function(call)
 
     def _checked(
-        self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
-        need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
+        self, is_causal: Any, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any,
+        q_offset: Any, need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
         edge_attr: Any, average_attn_weights: Any = False, positions: Any = None, degree: Any = None,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs and scores by row."""
@@ -501,7 +504,7 @@ class RelationAttention(Projections):
             labels = labels_at(self, labels, positions, query, key=key, value=value, q_offset=q_offset, cache=cache)
         elif self.labeler is not None:
             labels = labels_between(self.labeler, labels, query, key, cache, q_offset, self._names)
-        inputs = check_inputs(self, query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache)
+        inputs = check_inputs(self, query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache, is_causal)
         if positions is not None:
             inputs = inputs._replace(positions=positions)
         if self.tables is None and bank_features is not None:

@@ -23,11 +23,13 @@ _MOST_KEYS = (1 << 31) - 1
 class KVCache:
     """The keys and values that one attention layer has projected so far.
 
-    Pass it to ``layer(x, cache=cache)`` (a :class:`~relgraph.RelationAttention`). It adds the keys and values of ``x``,
-    and the layer attends over all keys so far: a whole prompt, chunks or single rows give the result of one pass over
-    everything. Query row 0 has key position ``len(cache)``. Labels of the whole sequence or graph are cut to the rows
-    and columns of each call; or build them for the n new rows, ``labeler(n, len(cache) + n, q_offset=len(cache))``.
-    Pad batches on the left; the cache remembers the ``key_padding_mask`` of each chunk.
+    Pass it to ``layer(x, is_causal=True, cache=cache)`` (a :class:`~relgraph.RelationAttention`). It adds the keys and
+    values of ``x``, and the layer attends over all keys so far: a whole prompt, chunks or single rows give the result
+    of one pass over everything. For that no row may see a later one, which may come in another call: the layer raises
+    unless ``is_causal`` is True or the labels keep rows from later ones, as those of :class:`~relgraph.Window` ``(n,
+    0)`` do. Query row 0 has key position ``len(cache)``. Labels of the whole sequence or graph are cut to the rows and
+    columns of each call; or build them for the n new rows, ``labeler(n, len(cache) + n, q_offset=len(cache))``. Pad
+    batches on the left; the cache remembers the ``key_padding_mask`` of each chunk.
 
     A *static* cache is for cross-attention: the first call fills it and later calls only read it, so that a memory is
     projected once.
@@ -309,7 +311,7 @@ class LayerCache(_Caches):
     Example:
         >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16).eval(), rg.nn.LayerCache()
         >>> with torch.no_grad():
-        ...     out = layer(torch.randn(1, 3, 8), torch.randn(1, 5, 8), tgt_is_causal=True, cache=cache)
+        ...     out = layer(torch.randn(1, 3, 8), torch.randn(1, 5, 8), cache=cache)
         >>> len(cache), len(cache.multihead_attn)
         (3, 5)
     """

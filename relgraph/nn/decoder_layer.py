@@ -22,9 +22,10 @@ from relgraph.nn.memory import labels_of_memory
 from relgraph.nn.tables import NumLabels, RelationTables
 
 # What the layer calls the arguments of its two attentions.
-_NAMES = Names("tgt", "tgt", "tgt", attn_mask="tgt_mask", key_padding_mask="tgt_key_padding_mask", width="d_model")
+_OF_TARGET = ("labels", "tgt_key_padding_mask", "tgt_mask", "row_scores", "edge_attr", "tgt_is_causal")
+_NAMES = Names("tgt", "tgt", "tgt", *_OF_TARGET, width="d_model")
 _OF_MEMORY = ("memory_labels", "memory_key_padding_mask", "memory_mask", "memory_row_scores", "memory_edge_attr")
-_MEMORY_NAMES = Names("tgt", "memory", "memory", *_OF_MEMORY, "d_model")
+_MEMORY_NAMES = Names("tgt", "memory", "memory", *_OF_MEMORY, width="d_model")
 
 
 class RelationDecoderLayer(Layer):

@@ -131,7 +131,8 @@ class RelationEncoderLayer(Layer):
             src: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
             src_mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only.
-            is_causal: if True, no row sees a later row; combines with the masks.
+            is_causal: if True, no row sees a later row; combines with the masks. A cache needs it, unless the labels do
+                the same, as those of :class:`~relgraph.Window` ``(n, 0)``.
             labels: labels of all pairs; this and all further arguments as in
                 :meth:`~relgraph.RelationAttention.forward`. ``row_scores`` are for the new rows only with a cache.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.

@@ -32,6 +32,7 @@ class Names(NamedTuple):
     attn_mask: str = "attn_mask"
     row_scores: str = "row_scores"
     edge_attr: str = "edge_attr"
+    is_causal: str = "is_causal"
     width: str = ""  # what the layer calls the width of all inputs, if not embed_dim, kdim and vdim
 
 
@@ -51,9 +52,10 @@ class Inputs(NamedTuple):
 
 
 def check_inputs(
-    layer: Any, query: Any, key: Any, value: Any, labels: Any, padding: Any, attn_mask: Any, q_offset: Any, cache: Any
-) -> Inputs:
-    """Check the arguments of ``forward`` of a RelationAttention, apart from its flags."""
+    layer: Any, query: Any, key: Any, value: Any, labels: Any, padding: Any, attn_mask: Any, q_offset: Any, cache: Any,
+    is_causal: Any,
+) -> Inputs:  # fmt: skip
+    """Check the arguments of ``forward`` of a RelationAttention, apart from most of its flags."""
     names: Names = layer._names
     if cache is not None and not isinstance(cache, KVCache):
         raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
@@ -95,7 +97,20 @@ def check_inputs(
     if padding is not None or pairs is not None:
         check.same_device(**{names.query: query, names.key_padding_mask: padding, names.attn_mask: pairs})
     q_offset = _check_position(q_offset, labels, names.labels, cache)
+    if cache is not None and not cache.static:
+        _check_order(is_causal, labels, past, new, names)
     return Inputs(query, key, value, labels, padding, pairs, q_offset, unbatched, packed)
+
+
+def _check_order(is_causal: Any, labels: Any, past: int, new: int, names: Names) -> None:
+    """Raise ValueError if rows of a growing cache may see later ones, which they would only if those came with them."""
+    if is_causal or past + new < 2 or (isinstance(labels, Labels) and labels._keeps_order()):
+        return
+    name, kind = names.is_causal, "no labels" if labels is None else type(labels).__name__
+    raise ValueError(
+        f"{name} must be True with a cache that grows, or {names.labels} must keep rows from later ones, as those of "
+        f"rg.Window(n, 0) do, got {new} rows after {past} with {name}=False and {kind}"
+    )
 
 
 def _rows_of_one(labels: Any, name: str, q_len: int, all_queries: int) -> bool:

@@ -15,7 +15,7 @@ from relgraph.nn.inputs import Inputs
 Form = tuple[Any, ...]
 
 
-def form_of(layer: Any, labels: Any, given: dict[str, Any]) -> Form | None:
+def form_of(layer: Any, is_causal: Any, labels: Any, given: dict[str, Any]) -> Form | None:
     """All that decides how new rows after those in a cache are checked; None for calls that are given more than these.
 
     Labels by distance are the same ids for every number of keys, other labelers may read more.
@@ -33,7 +33,7 @@ def form_of(layer: Any, labels: Any, given: dict[str, Any]) -> Form | None:
         return None
     if labeler is not None and not isinstance(labeler, DistanceLabeler):
         return None
-    return query.shape, query.dtype, query.device, labeler, layer.tables
+    return query.shape, query.dtype, query.device, bool(is_causal), labeler, layer.tables
 
 
 def next_inputs(layer: Any, form: Form, given: dict[str, Any]) -> Inputs | None:

@@ -402,10 +402,11 @@ GOOD_CALLS = {
     ),
     "RelationAttention.forward (raw ids)": lambda: _attend(labels=torch.zeros(2, 3, 4, dtype=torch.int64)),
     "RelationAttention.forward (a cache)": lambda: _growing(
-        "bank", "query", rg.KVCache, bank_features=torch.randn(3, 3), labels=LABELER(3)
+        "bank", "query", rg.KVCache, bank_features=torch.randn(3, 3), labels=LABELER(3), is_causal=True
     ),
     "RelationAttention.forward (labels of the whole)": lambda: Good(
-        lambda labels: _layers()["before"].self_attn(_rows(), labels=labels, cache=rg.KVCache()), {"labels": LABELER(5)}
+        lambda labels: _layers()["before"].self_attn(_rows(), labels=labels, is_causal=True, cache=rg.KVCache()),
+        {"labels": LABELER(5)},
     ),
     # --- Layers
     "RelationEncoderLayer": lambda: Good(
@@ -433,7 +434,7 @@ GOOD_CALLS = {
         rg.RelationEncoderLayer.from_plain, {"layer": nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)}
     ),
     "RelationEncoderLayer.forward": lambda: _encode("encoder", "src_mask"),
-    "RelationEncoderLayer.forward (a cache)": lambda: _growing("encoder", "src", rg.KVCache),
+    "RelationEncoderLayer.forward (a cache)": lambda: _growing("encoder", "src", rg.KVCache, is_causal=True),
     "RelationEncoderLayer.forward (scores by row)": lambda: Good(
         rg.RelationEncoderLayer(8, 2, 16, num_labels=3, tables=("bias",)),
         {"src": _rows(), "labels": LABELER(3), "row_scores": torch.randn(2, 2, 3, 3)},
@@ -539,7 +540,9 @@ GOOD_CALLS = {
     ),
     "RelationEncoder.new_cache": lambda: Good(_layers()["encoders"].new_cache, {"max_len": 4}),
     "RelationEncoder.forward": lambda: _encode("encoders", "mask"),
-    "RelationEncoder.forward (a cache)": lambda: _growing("encoders", "src", _layers()["encoders"].new_cache),
+    "RelationEncoder.forward (a cache)": lambda: _growing(
+        "encoders", "src", _layers()["encoders"].new_cache, is_causal=True
+    ),
     "RelationDecoder": lambda: Good(
         rg.RelationDecoder, {"layer": rg.RelationDecoderLayer(8, 2, 16), "num_layers": 2, "norm": nn.LayerNorm(8)}
     ),

@@ -279,6 +279,72 @@ class TestLabelsOfTheWhole:
             layer(x, memory, labels=LABELER(3), cache=cache)
 
 
+def encoder(**options):
+    return rg.RelationEncoder(rg.RelationEncoderLayer(12, 3, 16, dtype=F64, **options), 2).eval()
+
+
+def decoder(**options):
+    return rg.RelationDecoder(rg.RelationDecoderLayer(12, 3, 16, dtype=F64, **options), 2).eval()
+
+
+MEMORY = torch.zeros(2, 4, 12, dtype=F64)
+GROWING = {
+    "attention": lambda **options: (RelationAttention(12, 3, dtype=F64, **options), KVCache(), (), "is_causal"),
+    "encoder layer": lambda **options: (encoder(**options).layers[0], KVCache(), (), "is_causal"),
+    "encoder": lambda **options: ((stack := encoder(**options)), stack.new_cache(), (), "is_causal"),
+    "decoder layer": lambda **options: (decoder(**options).layers[0], LayerCache(), (MEMORY,), "tgt_is_causal"),
+    "decoder": lambda **options: ((stack := decoder(**options)), stack.new_cache(), (MEMORY,), "tgt_is_causal"),
+}
+
+
+@pytest.mark.parametrize("kind", GROWING)
+class TestOrder:
+    """Rows see no later ones, or the pieces would not give what one pass gives."""
+
+    @pytest.mark.parametrize("chunks", [(6,), (1, 1), (1, 3)])
+    @pytest.mark.parametrize("labels", ["by the layer", "of the whole"])
+    def test_rows_that_may_see_later_ones_are_refused(self, kind, chunks, labels):
+        layer, cache, memory, name = GROWING[kind](labeler=LABELER)
+        x, start = torch.randn(2, 6, 12, dtype=F64), 0
+        options = {"labels": None if labels == "by the layer" else LABELER(6), "cache": cache, name: False}
+        for size in chunks[:-1]:
+            layer(x[:, start : start + size], *memory, **options)
+            start += size
+        match = rf"{name} must be True .* got {chunks[-1]} rows after {start} with {name}=False and DistanceLabels"
+        with pytest.raises(ValueError, match=match):
+            layer(x[:, start : start + chunks[-1]], *memory, **options)
+        assert len(cache) == start
+
+    def test_a_step_of_a_known_form_is_refused_too(self, kind):
+        layer, cache, memory, name = GROWING[kind](labeler=LABELER)
+        x = torch.randn(2, 1, 12, dtype=F64)
+        with torch.no_grad():
+            for _ in range(3):
+                layer(x, *memory, cache=cache, **{name: True})
+            with pytest.raises(ValueError, match=f"{name} must be True .* got 1 rows after 3"):
+                layer(x, *memory, cache=cache, **{name: False})
+
+    @pytest.mark.parametrize(
+        "labeler",
+        [rg.Window(2, 0), rg.ClippedDistance(2) & rg.Window(3, 0), rg.ClippedDistance(2) + rg.Window(4, 0)],
+        ids=["window", "restriction", "sum"],
+    )
+    def test_labels_may_keep_the_order_themselves(self, kind, labeler):
+        torch.manual_seed(0)
+        layer, cache, memory, name = GROWING[kind](labeler=labeler)
+        x = torch.randn(2, 6, 12, dtype=F64)
+        whole = layer(x, *memory, **{name: False})
+        pieces = [layer(x[:, rows], *memory, cache=cache, **{name: False}) for rows in (slice(0, 3), slice(3, 6))]
+        close(torch.cat(pieces, 1), whole)
+
+
+@pytest.mark.parametrize("window", [(2, 1), (2, 2)])
+def test_a_window_that_looks_ahead_keeps_no_order(window):
+    layer, x = RelationAttention(12, 3, labeler=rg.Window(*window), dtype=F64), torch.randn(2, 6, 12, dtype=F64)
+    with pytest.raises(ValueError, match="is_causal must be True"):
+        layer(x, cache=KVCache())
+
+
 class TestGradients:
     def test_they_are_those_of_one_pass(self):
         layer, x = make(), torch.randn(2, 7, 12, dtype=F64, requires_grad=True)
@@ -306,7 +372,8 @@ class TestGradients:
         z = decode(layer, x[:, :4], (2, 2), cache)
         with torch.no_grad():
             for start in range(4, 8):
-                layer(x[:, start : start + 1], labels=LABELER(1, start + 1, q_offset=start), cache=cache)
+                labels = LABELER(1, start + 1, q_offset=start)
+                layer(x[:, start : start + 1], labels=labels, is_causal=True, cache=cache)
         wanted = layer(x[:, :4], labels=LABELER(4), is_causal=True)
         close(*(torch.autograd.grad(y.square().sum(), layer.in_proj_weight) for y in (z, wanted)))
 

@@ -221,7 +221,11 @@ ATTR = torch.zeros(12, F, dtype=F64)
         ),
         ({"edge_attr": ATTR.to("meta")}, ValueError, "edge_attr must be on the device of query, cpu, got meta"),
         ({"labels": rg.ClippedDistance(2)(N)}, ValueError, "labels must be EdgeLabels, .* got DistanceLabels"),
-        ({"cache": rg.KVCache()}, NotImplementedError, "edge_attr must not be given with a cache that grows"),
+        (
+            {"cache": rg.KVCache(), "is_causal": True},
+            NotImplementedError,
+            "edge_attr must not be given with a cache that grows",
+        ),
     ],
 )
 def test_calls_that_do_not_fit(given, error, match):

@@ -121,7 +121,7 @@ def test_options_without_labels():
 
 def test_caches():
     grown = KVCache()
-    layer(None)(X, cache=grown)
+    layer(None)(X, is_causal=True, cache=grown)
     for options, match in (
         ({"q_offset": 5}, "q_offset must be left out with a cache that grows, which sets it"),
         (
@@ -132,11 +132,11 @@ def test_caches():
         ({"labels": LABELER(5)}, r"labels must cover \[N_q, N_k\] = \[5, 10\], got \[5, 5\]"),
     ):
         with pytest.raises(ValueError, match=match):
-            layer(5 if "labels" in options else None)(X, cache=grown, **options)
+            layer(5 if "labels" in options else None)(X, is_causal=True, cache=grown, **options)
     with pytest.raises(ValueError, match="cache must be static when key is not query, got one that grows"):
         layer(None)(X, M, cache=grown)
     with pytest.raises(ValueError, match="cache holds 2 batch rows, got 1: reset or reorder it first"):
-        layer(None)(X[:1], cache=grown)
+        layer(None)(X[:1], is_causal=True, cache=grown)
     with pytest.raises(ValueError, match=r"cache must hold at most max_len = 4 keys, got 0 \+ 5"):
         layer(None)(X, cache=KVCache(4))
     assert len(grown) == 5
@@ -144,15 +144,15 @@ def test_caches():
 
 def test_labels_within_others_must_start_where_the_cache_ends():
     cache = KVCache()
-    layer(None)(X, cache=cache)
+    layer(None)(X, is_causal=True, cache=cache)
     both = (LABELER + LABELER)(5, 10, q_offset=3)
     with pytest.raises(ValueError, match="labels must be built with q_offset = 5, .* got 3"):
-        layer((5, 5))(X, cache=cache, labels=both)
+        layer((5, 5))(X, is_causal=True, cache=cache, labels=both)
     edge = torch.zeros(2, 1, dtype=torch.long), torch.zeros(1, dtype=torch.long)
     for offset, found in ((3, pytest.raises(ValueError, match="q_offset = 5, .* got 3")), (5, nullcontext())):
         over = EdgeLabels(*edge, 5, q_len=5, k_len=10, default=LABELER(5, 10, q_offset=offset))
         with found:
-            layer()(X, cache=cache, labels=over)
+            layer()(X, is_causal=True, cache=cache, labels=over)
 
 
 def test_static_caches():
@@ -181,11 +181,11 @@ def test_tables_that_do_not_fit():
 
 def test_distance_labels_with_an_offset_a_row_are_taken_as_they_are():
     cache, attention = KVCache(), layer()
-    attention(X, labels=LABELS, cache=cache)
+    attention(X, labels=LABELS, is_causal=True, cache=cache)
     labels = DistanceLabels(1, 6, lookup=range(5), left=2, q_offset=torch.tensor([5, 5]))
     same = LABELER(1, 6, q_offset=5)
     again = KVCache()
-    attention(X, labels=LABELS, cache=again)
+    attention(X, labels=LABELS, is_causal=True, cache=again)
     row = torch.randn(2, 1, 12)
     got = attention(row, labels=labels, is_causal=True, cache=cache)
     torch.testing.assert_close(got, attention(row, labels=same, is_causal=True, cache=again))
