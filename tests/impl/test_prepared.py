@@ -18,6 +18,7 @@ from relgraph.impl.native.prepared import Prepared, _AllPairs
 from relgraph.impl.rule import choose
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels
 from tests.cases import F64
+from tests.nn.helpers import some_edges
 
 pytestmark = pytest.mark.skipif(build.missing() is not None, reason=f"no compiled kernels: {build.missing()}")
 
@@ -197,6 +198,126 @@ def test_inputs_that_kernels_cannot_read_as_they_are(kind):
     for _ in range(2):
         found = rg.relation_attention(query, key, value, labels, table, table, impl="native")
         torch.testing.assert_close(found, wanted)
+
+
+def sliced(shape, axis=-1):
+    wide = list(shape)
+    wide[axis] += 3
+    return torch.randn(wide, dtype=F64).narrow(axis, 1, shape[axis])
+
+
+STRIDES = {
+    "contiguous": lambda shape: torch.randn(shape, dtype=F64),
+    "transposed": lambda shape: torch.randn(shape, dtype=F64).transpose(0, 1).contiguous().transpose(0, 1),
+    "transposed rows": lambda shape: torch.randn(shape, dtype=F64).mT.contiguous().mT,
+    "expanded": lambda shape: torch.randn(1, *shape[1:], dtype=F64).expand(shape),
+    "expanded rows": lambda shape: torch.randn(*shape[:-2], 1, shape[-1], dtype=F64).expand(shape),
+    "sliced": sliced,
+    "sliced rows": lambda shape: sliced(shape, -2),
+    "every other number": lambda shape: torch.randn(*shape, 2, dtype=F64)[..., 0],
+}
+"""Tensors of one shape in other layouts."""
+
+FUNCTIONS = {
+    "all pairs": (rg.relation_attention, (2, 4, 7), lambda: rg.ClippedDistance(4)(7), "reference"),
+    "packed": (
+        rg.relation_attention,
+        (7, 4),
+        lambda: rg.ClippedDistance(4)(7, ptr=torch.tensor([0, 3, 7])),
+        "reference",
+    ),
+    "edges of a batch": (rg.relation_attention, (2, 4, 7), lambda: some_edges(7, 9, None), "reference"),
+    "edges of nodes": (rg.edge_attention, (7, 4), lambda: some_edges(7, 9, None), "edges"),
+}
+
+
+@pytest.mark.parametrize("changed", ["query", "key", "value", "key_table", "value_table", "all"])
+@pytest.mark.parametrize("kind", FUNCTIONS)
+@pytest.mark.parametrize("grad", [True, False])
+def test_one_labels_object_takes_tensors_of_any_strides(changed, kind, grad, answered):
+    """What a call prepares is not for a tensor of the same shape that lies in another way."""
+    torch.manual_seed(0)
+    attend, shape, make, plain = FUNCTIONS[kind]
+    labels = make()
+    shapes = dict.fromkeys(("query", "key", "value"), (*shape, 8)) | dict.fromkeys(("key_table", "value_table"), (9, 8))
+
+    def run(tensors, impl):
+        with torch.set_grad_enabled(grad):
+            output = attend(**tensors, labels=labels, impl=impl)
+            if not grad:
+                return [output]
+            weighted = output * torch.linspace(0, 1, output.numel(), dtype=F64).view(output.shape)
+            return [output, *torch.autograd.grad(weighted.sum(), [*tensors.values()])]
+
+    for _ in range(2):
+        for layout in STRIDES.values():
+            tensors = {
+                name: (layout if changed in (name, "all") else STRIDES["contiguous"])(size).requires_grad_(grad)
+                for name, size in shapes.items()
+            }
+            torch.testing.assert_close(run(tensors, "native"), run(tensors, plain), atol=1e-12, rtol=1e-12)
+    assert len(answered) >= 8  # contiguous ones, transposed ones and slices, twice
+
+
+@pytest.mark.parametrize("labeler", [rg.ClippedDistance(4), None])
+@pytest.mark.parametrize("changed", ["query", "key", "value", "attn_mask", "all"])
+def test_steps_of_decoding_take_keys_of_any_strides(changed, labeler, monkeypatch):
+    steps, answer = [], _AllPairs.answer_step
+    monkeypatch.setattr(_AllPairs, "answer_step", lambda *args: steps.append(args) or answer(*args))
+    torch.manual_seed(0)
+    tables = {} if labeler is None else {"key_table": torch.randn(9, 8, dtype=F64)}
+    with torch.no_grad():
+        for keys in (5, 6, 9, 6):
+            for layout in STRIDES.values():
+                like = lambda name, *shape, layout=layout: (  # noqa: E731
+                    layout if changed in (name, "all") else STRIDES["contiguous"]
+                )(shape)
+                tensors = {"query": like("query", 2, 4, 1, 8)}
+                tensors |= {name: like(name, 2, 4, keys, 8) for name in ("key", "value")}
+                tensors["attn_mask"] = like("attn_mask", 2, 1, 1, keys)
+                labels = None if labeler is None else labeler(1, keys, q_offset=keys - 1)
+                options = {"is_causal": True, "q_offset": keys - 1, **tables}
+                found, wanted = (
+                    rg.relation_attention(**tensors, labels=labels, impl=impl, **options)
+                    for impl in ("native", "reference")
+                )
+                torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
+    assert len(steps) >= 16
+
+
+def test_caches_of_other_room_lie_in_other_ways():
+    torch.manual_seed(0)
+    layer = rg.RelationAttention(12, 3, labeler=rg.ClippedDistance(4), impl="native", dtype=F64).eval()
+    x = torch.randn(2, 12, 12, dtype=F64)
+    with torch.no_grad():
+        caches = [rg.KVCache(room) for room in (None, 12, 40)]
+        found = [
+            [layer(x[:, at : at + 1], is_causal=True, cache=cache) for cache in caches]  # by turns
+            for at in range(12)
+        ]
+        layer.impl = "reference"
+        wanted = layer(x, is_causal=True)
+    for outputs in zip(*found, strict=True):
+        torch.testing.assert_close(torch.cat(outputs, 1), wanted, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("changed", ["lin_query", "lin_key", "lin_value", "tables.key", "tables.value"])
+def test_a_graph_layer_takes_projections_of_any_strides(changed, answered):
+    """A projection may be a part of one that is made jointly, and rows of a table may come from elsewhere."""
+    torch.manual_seed(0)
+    conv = rg.pyg.RelationConv(6, 8, heads=4, num_relations=9, impl="native").double()
+    labels, x = some_edges(7, 9, None), torch.randn(7, 6, dtype=F64, requires_grad=True)
+    widths = [lambda y: y, lambda y: torch.cat([y, y], -1)[..., : y.shape[-1]], lambda y: y.mean(0).expand_as(y)]
+    for lay in widths * 2:
+        hook = conv.get_submodule(changed).register_forward_hook(lambda module, args, y, lay=lay: lay(y))
+        results = []
+        for impl in ("native", "edges"):
+            conv.impl = impl
+            z = conv(x, labels)
+            results.append([z, *torch.autograd.grad(z.square().sum(), [x, *conv.parameters()])])
+        hook.remove()
+        torch.testing.assert_close(*results, atol=1e-11, rtol=1e-11)
+    assert len(answered) == 6
 
 
 def test_biases_that_batch_rows_share_are_still_written_out(answered):
