@@ -115,5 +115,6 @@ if __name__ == "__main__":
 #     key tables only          76.9 % ± 0.4   83.0 % ± 0.2   48.0 % ± 5.5
 #
 # Relations with distance lead distance by 5.4 to 6.1 points (95 % interval) and rotary by 5.7 to 7.3; they tie with
-# relations. A rule, the most frequent form given all relations of the verb, is right for 57.0 %. Rate, dropout and task
-# were chosen on dev. Annotators saw the forms when they made the trees: a parser does not, and may help less.
+# relations. A rule, the most frequent form given all relations, is right for 57.0 %. A first control, distances and the
+# same tree as features of the words, is right for 80.8 % and 81.1 % (two seeds; ``relations + distance`` with these
+# 80.0 % and 79.4 %): labels of pairs need not be what helps. Settings were chosen on dev; annotators saw the forms.
