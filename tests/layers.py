@@ -33,7 +33,7 @@ def attention_layer(embed_dim, num_heads, *args, **options):
         dim = options.get("head_dim") or embed_dim // num_heads
         place = {name: options[name] for name in ("device", "dtype") if name in options}
         options["tables"] = rg.RelationTables(num_labels, dim, num_heads, kinds=kinds, shared=False, **own, **place)
-    return rg.RelationAttention(embed_dim, num_heads, *args, **options)
+    return rg.RelationAttention(embed_dim, num_heads, *args, **_asked(options))
 
 
 def encoder_layer(d_model, nhead, dim_feedforward=2048, dropout=0.1, *args, **options):
@@ -42,6 +42,7 @@ def encoder_layer(d_model, nhead, dim_feedforward=2048, dropout=0.1, *args, **op
     if taken:
         taken |= _taken(options, ("labeler", "num_labels", "tables", "impl"))
         options["attention"] = _attention(d_model, nhead, dropout, taken, options)
+    options = options if "attention" in options else _asked(options)
     return rg.RelationEncoderLayer(d_model, nhead, dim_feedforward, dropout, *args, **options)
 
 
@@ -57,6 +58,7 @@ def decoder_layer(d_model, nhead, dim_feedforward=2048, dropout=0.1, *args, **op
     if taken:
         taken |= _taken(options, ("labeler", "num_labels", "tables"))
         options["self_attention"] = _attention(d_model, nhead, dropout, taken, options)
+    options = options if "self_attention" in options else _asked(options)
     return rg.RelationDecoderLayer(d_model, nhead, dim_feedforward, dropout, *args, **options)
 
 
@@ -90,6 +92,13 @@ def transformer(
     )  # fmt: skip
     made.reset_parameters()
     return made
+
+
+def _asked(options):
+    """The options, and that there are no labels if none of them says what the labels are."""
+    known = [options.get(name) for name in ("labeler", "num_labels", "rotary", "edge_dim")]
+    has_tables = isinstance(options.get("tables"), rg.RelationTables)
+    return options if has_tables or known != [None] * 4 else options | {"tables": ()}
 
 
 def _taken(options, names):

@@ -92,6 +92,12 @@ def table(arguments: argparse.Namespace) -> Rows:
     return found
 
 
+def _layer(labeler: rg.Labeler | None, rotary: rg.RotaryPositions | None = None) -> rg.RelationAttention:
+    """A layer of width 512 with the labels of a labeler, or with none."""
+    labeled = {"tables": ()} if labeler is None else {"labeler": labeler}
+    return rg.RelationAttention(512, 8, rotary=rotary, **labeled)
+
+
 @torch.no_grad()
 def decode(arguments: argparse.Namespace) -> Rows:
     """One new token against a cache, for the layer with relations and the same layer without."""
@@ -108,10 +114,7 @@ def decode(arguments: argparse.Namespace) -> Rows:
         return (time.perf_counter() - start) / many * 1e3, 1.0
 
     labelers = {"layer, no relations": None, f"layer, ClippedDistance({CLIP})": rg.ClippedDistance(CLIP)}
-    steps = {
-        name: partial(step, rg.RelationAttention(512, 8, labeler=labeler).eval(), labeler)
-        for name, labeler in labelers.items()
-    }
+    steps = {name: partial(step, _layer(labeler).eval(), labeler) for name, labeler in labelers.items()}
     rows = report(in_turn(steps, arguments.rounds))
     return [{key: value for key, value in row.items() if "backward" not in key} for row in rows]
 
@@ -228,9 +231,7 @@ def rotary(arguments: argparse.Namespace) -> Rows:
     x = torch.randn(1, arguments.length, 512, requires_grad=True)
     for labeler in (None, rg.ClippedDistance(CLIP)):
         torch.manual_seed(0)
-        plain, turned = (
-            rg.RelationAttention(512, 8, labeler=labeler, rotary=rotary) for rotary in (None, rg.RotaryPositions(64))
-        )
+        plain, turned = (_layer(labeler, rotary=rotary) for rotary in (None, rg.RotaryPositions(64)))
         made = {"without rotary": partial(plain, x), "rotary": partial(turned, x)}
         work = f"n={arguments.length}, labels: {labeler}"
         found += [{"work": work, **row} for row in report(rounds(made, arguments.rounds))]

@@ -85,8 +85,8 @@ def decoding(quick: bool) -> Iterator[Case]:
     """One more token after those that a cache holds."""
     for n in (64, 4096) if not quick else (4,):
         steps = []
-        for labeler in (rg.ClippedDistance(16), None):
-            layer, cache = rg.RelationAttention(512, 8, labeler=labeler).eval(), rg.KVCache(2 * n + 20_000)
+        for labeled in ({"labeler": rg.ClippedDistance(16)}, {"tables": ()}):
+            layer, cache = rg.RelationAttention(512, 8, **labeled).eval(), rg.KVCache(2 * n + 20_000)
             with torch.no_grad():
                 layer(torch.randn(1, n, 512), cache=cache, is_causal=True)
             steps.append(partial(layer, torch.randn(1, 1, 512), cache=cache, is_causal=True))

@@ -55,9 +55,10 @@ class Translator(nn.Module):
         self.scale = work.size**0.5
         heads, sizes = max(work.size // 64, 1), (2 * work.size, 0.1)
         labeler = rg.ClippedDistance(16) if positions == "relative" else None
-        options: dict[str, Any] = {"labeler": labeler}
+        options: dict[str, Any] = {"tables": ()}
         if labeler is not None:
-            options["tables"] = rg.RelationTables(labeler, work.size // heads, heads, per_head=True, shared=False)
+            tables = rg.RelationTables(labeler, work.size // heads, heads, per_head=True, shared=False)
+            options = {"labeler": labeler, "tables": tables}
         encoder = rg.RelationEncoderLayer(work.size, heads, *sizes, **options)
         decoder = rg.RelationDecoderLayer(work.size, heads, *sizes, **options)
         self.model = rg.RelationTransformer(

@@ -141,7 +141,8 @@ def block(width: int, *, states: bool = True, labels: bool = True, pairs: bool =
     """A layer of relgraph, with or without edge states, labels of pairs, and attention over all pairs."""
     options = {"edge_update": "relational"} if states else {"num_relations": len(BONDS)}
     along = RelationConv(width, width // HEADS, HEADS, edge_dim=width // 2, **options)
-    attention = RelationGlobalAttention(width, HEADS, labeler=BONDS_OR_PATHS if labels else None)
+    known = {"labeler": BONDS_OR_PATHS} if labels else {"tables": ()}
+    attention = RelationGlobalAttention(width, HEADS, **known)
     return Block(width, along, attention if pairs else None)
 
 

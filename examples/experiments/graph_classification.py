@@ -161,7 +161,8 @@ def make_rows(bonds: int, names: Sequence[str] | None = None) -> dict[str, Row]:
         return Block(relation_conv(labeler.num_labels, labeler.names))
 
     def all_pairs(labeler: rg.Labeler | None = None) -> nn.Module:
-        return Block(RelationGlobalAttention(WIDTH, HEADS, labeler=labeler))
+        known = {"tables": ()} if labeler is None else {"labeler": labeler}
+        return Block(RelationGlobalAttention(WIDTH, HEADS, **known))
 
     def gine_and_pairs(labeler: rg.Labeler) -> nn.Module:
         return Both(gine(), RelationGlobalAttention(WIDTH, HEADS, labeler=labeler), 2 * WIDTH)

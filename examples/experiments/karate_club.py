@@ -46,7 +46,7 @@ ROWS = {
         edge_index=FRIENDS.graph.edge_index,
         edge_attr=one_hot(FRIENDS.graph.edge_type, 2).float(),
     ),
-    "no labels": lambda: Members(lambda: rg.RelationAttention(WIDTH, HEADS)),
+    "no labels": lambda: Members(lambda: rg.RelationAttention(WIDTH, HEADS, tables=())),
     "distances": lambda: Members(distances, labels=LABELS),
     "kinds | distances": lambda: Members(
         lambda: rg.RelationAttention(WIDTH, HEADS, labeler=KINDS, tables=("key", "value", "bias")),

@@ -145,8 +145,8 @@ class Variant:
 
 
 VARIANTS = (
-    Variant("none", learning_rate=1e-3, embedding_std=1.0),
-    Variant("sinusoidal", sinusoids=True, learning_rate=1e-3, embedding_std=0.25),
+    Variant("none", options=lambda: {"tables": ()}, learning_rate=1e-3, embedding_std=1.0),
+    Variant("sinusoidal", sinusoids=True, options=lambda: {"tables": ()}, learning_rate=1e-3, embedding_std=0.25),
     Variant("rotary", options=lambda: {"rotary": rg.RotaryPositions(WIDTH // HEADS)}, learning_rate=1e-3),
     Variant("ALiBi", FAR, options=lambda: {"tables": rg.nn.alibi_tables(FAR, WIDTH // HEADS, HEADS)}),
     Variant("relative", DISTANCE, distances, learning_rate=2e-3, embedding_std=1.0),

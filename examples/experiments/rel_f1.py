@@ -292,7 +292,8 @@ class Transformer(nn.Module):
 
     def __init__(self, labeler: rg.Labeler | None) -> None:
         super().__init__()
-        layer = rg.RelationEncoderLayer(WIDTH, HEADS, 2 * WIDTH, DROPOUT, "gelu", norm_first=True, labeler=labeler)
+        known = {"tables": ()} if labeler is None else {"labeler": labeler}
+        layer = rg.RelationEncoderLayer(WIDTH, HEADS, 2 * WIDTH, DROPOUT, "gelu", norm_first=True, **known)
         self.encoder, self.labeled = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH)), labeler is not None
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:

@@ -31,6 +31,7 @@ from torch.nn.functional import cross_entropy
 import relgraph as rg
 from experiments import Experiment, Work
 
+PAIRS = rg.Window()  # all cells of a sample, without ids
 RELATIONS = rg.labelers.CellRelations(time=False, attend="all")
 NAME = 32  # numbers in the random vector of a row
 LEARNING_RATE = 4e-3
@@ -165,7 +166,7 @@ def begin(arguments: Namespace) -> Work:
     def run(name: str, seed: int) -> tuple[Run, Reader]:
         torch.manual_seed(seed)
         row = VARIANTS[name]
-        model, start = Reader(database, row.labeler, 2 * NAME * row.keys), time.process_time()
+        model, start = Reader(database, row.labeler or PAIRS, 2 * NAME * row.keys), time.process_time()
         taken = losses(model, row, training, seed)
         found = train(model, taken, steps[name], LEARNING_RATE, title=f"{name}, seed {seed}")
         seconds = time.process_time() - start

@@ -139,9 +139,9 @@ def _shifted() -> nn.Module:
 
 
 ROWS: dict[str, Callable[[], tuple[dict[str, object], object]]] = {
-    "sinusoidal": lambda: ({"labeler": None}, "sinusoidal"),
-    "sinusoidal, shifted": lambda: ({"labeler": None}, (_shifted(), _shifted())),
-    "rotary": lambda: ({"labeler": None, "rotary": rg.RotaryPositions(WIDTH // HEADS)}, None),
+    "sinusoidal": lambda: ({"tables": ()}, "sinusoidal"),
+    "sinusoidal, shifted": lambda: ({"tables": ()}, (_shifted(), _shifted())),
+    "rotary": lambda: ({"rotary": rg.RotaryPositions(WIDTH // HEADS)}, None),
     "ALiBi": lambda: ({"labeler": FAR, "tables": rg.nn.alibi_tables(FAR, WIDTH // HEADS, HEADS)}, None),
     "relative": lambda: (RELATIVE, None),
     "relative, one layer": lambda: (RELATIVE, None),

@@ -91,7 +91,7 @@ class Row:
 
 
 ROWS = {
-    "no relations": Row(),
+    "no relations": Row(tables=()),
     "distance": Row(DISTANCE),
     "rotary": Row(rotary=True),
     "distance, name match": Row(DISTANCE, matches=True),

@@ -93,7 +93,7 @@ class Variant:
 
 DISTANCE = rg.ClippedDistance(8)
 VARIANTS = {
-    "none": Variant(),
+    "none": Variant(options=lambda: {"tables": ()}),
     "distance": Variant(DISTANCE),
     "code relations": Variant(RELATIONS),
     "distance + code": Variant(DISTANCE + RELATIONS),

@@ -79,7 +79,7 @@ def _transformer(settings: ModelSettings) -> rg.RelationTransformer:
     """The encoder and decoder; relative positions without any table are no positions."""
     width, heads, layers = settings.width, settings.heads, settings.layers
     kinds = [name for name, on in (("key", settings.key_table), ("value", settings.value_table)) if on]
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if settings.positions == "rotary" else {"tables": ()}
     if kinds and settings.positions in ("relative", "both"):
         labeler = rg.ClippedDistance(settings.max_distance)
         tables = rg.RelationTables(

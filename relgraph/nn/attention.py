@@ -40,7 +40,7 @@ from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
 from relgraph.nn.rotary import RotaryPositions, check_rotary, label_scores, rotated_key, rotated_query
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
-from relgraph.nn.tables import NumLabels, RelationTables, check_given, check_kinds
+from relgraph.nn.tables import NumLabels, RelationTables, check_given, check_kinds, check_without_labels
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
 from relgraph.score import Score
 
@@ -75,8 +75,7 @@ class RelationAttention(Projections):
         labeler: makes the labels when a call gives none: ``labeler(n)`` for n queries, ``labeler(n, m)`` for n queries
             and m other keys, ``labeler(n, past + n, q_offset=past)`` with a cache. If it reads something other than
             lengths, such as a graph, pass that as ``labels=``. The tables take its number of labels and their names.
-        num_labels: R, if there is no labeler; for a sum of labels a tuple, one number per part. None makes attention
-            without tables, unless they are passed as ``tables``.
+        num_labels: R, if there is no labeler; for a sum of labels a tuple, one number per part.
         kdim: width of the keys, E by default.
         vdim: width of the values, E by default.
         num_kv_heads: number of key and value heads, which must divide H; H by default.
@@ -86,7 +85,8 @@ class RelationAttention(Projections):
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[R, D]`` each) and ``"bias"`` (``[R]``);
             or a :class:`~relgraph.RelationTables`, which has further options: rows per head, tied tables, names,
             frozen labels, banks. All layers that receive the same object share it (with FSDP2, shard it before these
-            layers).
+            layers). ``()`` makes attention without labels, which must be said: else the layer needs a ``labeler``,
+            ``num_labels``, tables that are passed in, ``rotary`` or ``edge_dim``.
         score: a score that replaces or changes the scaled dot product, as in :func:`~relgraph.relation_attention`. A
             module, such as :class:`~relgraph.score.Additive`, becomes a part of each layer that receives it.
         content_bias: whether to learn u, ``[H, D]``, which begins at zero and is added to queries in their product with
@@ -117,9 +117,9 @@ class RelationAttention(Projections):
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler without
             ``num_labels`` and ``names``.
         ValueError: sizes, names or numbers that do not fit, such as heads that do not divide, a dropout outside
-            ``[0, 1)``, ``num_labels`` with a labeler, tables or a score of another size; a parameter of more than 2³¹
-            elements; biases of queries with a score other than the dot product, or a ``position_bias`` without a key
-            table.
+            ``[0, 1)``, ``num_labels`` with a labeler, tables or a score of another size; nothing that says what the
+            labels are, or that there are none; a parameter of more than 2³¹ elements; biases of queries with a score
+            other than the dot product, or a ``position_bias`` without a key table.
         NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels; biases of
             queries with ``edge_dim``.
 
@@ -198,12 +198,13 @@ class RelationAttention(Projections):
         self._make_projections(factory)
         if isinstance(tables, RelationTables):
             self.tables = check_given(tables, num_labels, num_heads, self.head_dim)
-        else:
-            kinds = check_kinds("tables", tables)
+        elif num_labels is None:
+            said = any(x is not None for x in (labeler, rotary, edge_dim)) or edge_update is not False
+            check_without_labels(tables, said, "rotary", "edge_dim")
             self.tables = None
-            if num_labels is not None:
-                options = {"kinds": kinds, "names": names, "shared": False, **factory}
-                self.tables = RelationTables(num_labels, self.head_dim, **options)
+        else:
+            options = {"kinds": check_kinds("tables", tables), "names": names, "shared": False, **factory}
+            self.tables = RelationTables(num_labels, self.head_dim, **options)
         self.score = check_score(score, self.tables, self.num_heads, self.head_dim)
         for name, wanted in (("content_bias", content_bias), ("position_bias", position_bias)):
             learned = check_query_bias(name, wanted, self.score, self.tables)
@@ -564,7 +565,7 @@ class RelationAttention(Projections):
         parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
         if self.biased != BIASED:
             parts.append(f"bias={self.biased or False}")
-        parts += ["tables=None"] * (self.tables is None)
+        parts += ["tables=()"] * (self.tables is None)
         learned = ("content_bias", "position_bias", "sink")
         parts += [f"{name}=True" for name in learned if getattr(self, name) is not None]
         if self.score is not None and not isinstance(self.score, nn.Module):

@@ -309,7 +309,7 @@ class LayerCache(_Caches):
         TypeError, ValueError: as for a :class:`~relgraph.KVCache`.
 
     Example:
-        >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16).eval(), rg.nn.LayerCache()
+        >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16, labeler=rg.ClippedDistance(2)).eval(), rg.nn.LayerCache()
         >>> with torch.no_grad():
         ...     out = layer(torch.randn(1, 3, 8), torch.randn(1, 5, 8), cache=cache)
         >>> len(cache), len(cache.multihead_attn)
@@ -343,7 +343,8 @@ class StackCache(_Caches):
         TypeError: a layer's cache of another kind.
 
     Example:
-        >>> encoder = rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16), 2).eval()
+        >>> layer = rg.RelationEncoderLayer(8, 2, 16, labeler=rg.ClippedDistance(2))
+        >>> encoder = rg.RelationEncoder(layer, 2).eval()
         >>> cache = encoder.new_cache()
         >>> len(cache.layers), len(cache)
         (2, 0)

@@ -43,8 +43,8 @@ class RelationDecoderLayer(Layer):
         d_model: E, the width of inputs, memory and outputs; this and all further arguments as in
             :class:`~relgraph.RelationEncoderLayer`.
         labeler: the labeler of the self-attention. The attention to the memory has no labels, unless it is passed in.
-        num_labels: R of the self-attention, if there is no labeler; None for no tables.
-        tables: kinds of tables of the self-attention, or :class:`~relgraph.RelationTables`.
+        num_labels: R of the self-attention, if there is no labeler.
+        tables: kinds of tables of the self-attention, or :class:`~relgraph.RelationTables`; ``()`` for no labels.
         self_attention: the self-attention, a :class:`~relgraph.RelationAttention` with this width and number of heads,
             for all options that it has; then ``labeler``, ``num_labels`` and ``tables`` are its own.
         cross_attention: the attention from target (query) to memory (key), likewise. Its labeler, if it has one, labels

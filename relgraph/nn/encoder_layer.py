@@ -53,8 +53,9 @@ class RelationEncoderLayer(Layer):
         labeler: makes the labels when a call gives none: ``labeler(n)`` for n rows, ``labeler(n, past + n,
             q_offset=past)`` with a cache. For ``labels=graph`` the layer calls ``labeler(graph)``. The tables take its
             number of labels and their names.
-        num_labels: R, if there is no labeler; None for a layer without tables.
-        tables: kinds of tables, or :class:`~relgraph.RelationTables`: see :class:`~relgraph.RelationAttention`.
+        num_labels: R, if there is no labeler.
+        tables: kinds of tables, or :class:`~relgraph.RelationTables`: see :class:`~relgraph.RelationAttention`. ``()``
+            makes a layer without labels; with neither of the three and no ``attention`` it raises.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         attention: the self-attention, a :class:`~relgraph.RelationAttention` with this width and number of heads, for
             all options that it has; then ``labeler``, ``num_labels``, ``tables`` and ``impl`` are its own, and so are

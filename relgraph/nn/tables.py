@@ -279,6 +279,18 @@ def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in kinds)
 
 
+def check_without_labels(tables: Any, said: bool, *others: str) -> None:
+    """Raise unless labels are left out on purpose, by empty ``tables`` or as was ``said`` by some of the ``others``."""
+    if isinstance(tables, (tuple, list)) and not tables:
+        return
+    check_kinds("tables", tables)
+    if not said:
+        raise ValueError(
+            f"labeler, num_labels, {', '.join(others)} or tables (as RelationTables) must be given, or tables=() for "
+            "attention without labels, got none of them"
+        )
+
+
 def check_given(tables: RelationTables, num_labels: Any, num_heads: int, head_dim: int) -> RelationTables:
     """Return tables that a layer was given; raise ValueError unless they fit it."""
     if num_labels is not None and check_num_labels(num_labels) != tables.num_labels:

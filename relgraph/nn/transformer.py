@@ -130,15 +130,16 @@ class RelationTransformer(nn.Module):
                 f"labeler must be left out with both custom_encoder and custom_decoder, got {shown(labeler)}"
             )
         if custom_encoder is None:
-            layer = RelationEncoderLayer(d_model, nhead, labeler=labeler, **rest)
+            layer = RelationEncoderLayer(d_model, nhead, **_labeled_by(labeler), **rest)
             self.encoder = RelationEncoder(layer, num_encoder_layers, nn.LayerNorm(d_model, **place), fresh=False)
         else:
             self.encoder = _check_stack("custom_encoder", custom_encoder, RelationEncoder, d_model, nhead)
             _check_no_states(custom_encoder)
         if custom_decoder is None:
-            towards_memory = RelationAttention(d_model, nhead, dropout, labeler=memory_labeler, **place)
+            towards_memory = RelationAttention(d_model, nhead, dropout, **_labeled_by(memory_labeler), **place)
             mine = labeler if target_labeler is None else target_labeler
-            layer = RelationDecoderLayer(d_model, nhead, labeler=mine, cross_attention=towards_memory, **rest)
+            options = {**_labeled_by(mine), "cross_attention": towards_memory}
+            layer = RelationDecoderLayer(d_model, nhead, **options, **rest)
             self.decoder = RelationDecoder(layer, num_decoder_layers, nn.LayerNorm(d_model, **place), fresh=False)
         else:
             for name, one in (("target_labeler", target_labeler), ("memory_labeler", memory_labeler)):
@@ -185,8 +186,8 @@ class RelationTransformer(nn.Module):
         """
         check_plain("model", model, nn.Transformer, new_tables)
         _check_labelers(labeler, target_labeler, memory_labeler)
-        target: dict[str, Any] = {"labeler": labeler if target_labeler is None else target_labeler}
-        encoder = RelationEncoder.from_plain(model.encoder, new_tables=new_tables, labeler=labeler)
+        target = _labeled_by(labeler if target_labeler is None else target_labeler)
+        encoder = RelationEncoder.from_plain(model.encoder, new_tables=new_tables, **_labeled_by(labeler))
         if memory_labeler is not None:
             plain: Any = model.decoder.layers[0]
             target["cross_attention"] = RelationAttention.from_plain(plain.multihead_attn, labeler=memory_labeler)
@@ -221,7 +222,7 @@ class RelationTransformer(nn.Module):
 
         def attention() -> RelationAttention:
             if labeler is None:
-                return RelationAttention(512, 8, dropout)
+                return RelationAttention(512, 8, dropout, tables=())
             tables = RelationTables(labeler, 64, 8, per_head=True, shared=False)
             return RelationAttention(512, 8, dropout, labeler=labeler, tables=tables)
 
@@ -487,6 +488,11 @@ class RelationTransformer(nn.Module):
         elif positions is not None:
             x = positions(x, first_position(name, x, key_padding_mask, cache))
         return self.dropout(x)
+
+
+def _labeled_by(labeler: Any) -> dict[str, Any]:
+    """The options of a layer with this labeler, or of one without labels."""
+    return {"tables": ()} if labeler is None else {"labeler": labeler}
 
 
 def _check_labelers(labeler: Any, target_labeler: Any, memory_labeler: Any) -> None:

@@ -41,8 +41,9 @@ class RelationGlobalAttention(nn.Module):
         heads: H, which must divide ``channels``.
         labeler: makes the labels if ``forward`` gets a :class:`~torch_geometric.data.Data`, or the labeler's input in
             place of labels, such as a :class:`~relgraph.Graph`. The tables take its number of labels and their names.
-        tables: kinds of tables, whose rows all heads share, or a :class:`~relgraph.RelationTables`. In
-            :class:`~relgraph.pyg.RelationConv` each head has its own rows, as in PyG's TransformerConv.
+        tables: kinds of tables, whose rows all heads share, or a :class:`~relgraph.RelationTables`; ``()`` for plain
+            attention without labels. In :class:`~relgraph.pyg.RelationConv` each head has its own rows, as in PyG's
+            TransformerConv.
         edge_dim: F, the width of ``edge_attr``, or None. With it all nodes of a graph attend to each other, and pairs
             joined by an edge also see its features.
 
@@ -124,7 +125,7 @@ class RelationGlobalAttention(nn.Module):
             NotImplementedError: a call that the implementation does not support.
 
         Example:
-            >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4)      # no labels: plain attention
+            >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4, tables=())     # plain attention
             >>> layer(torch.randn(5, 16), batch=torch.tensor([0, 0, 0, 1, 1])).shape
             torch.Size([5, 16])
             >>> from torch_geometric.data import Data

@@ -351,7 +351,7 @@ GOOD_CALLS = {
         accepts={"edge_update": ("true",)},
     ),
     "RelationAttention.from_plain": lambda: Good(
-        rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True)}
+        rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True), "tables": ()}
     ),
     "RelationAttention.forward": _attend,
     "RelationAttention.forward (a labeler)": lambda: Good(
@@ -431,7 +431,8 @@ GOOD_CALLS = {
         also={**SIZES, "d_model": ("nhead", "tables"), "labeler": ("tables", "num_labels")},
     ),
     "RelationEncoderLayer.from_plain": lambda: Good(
-        rg.RelationEncoderLayer.from_plain, {"layer": nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)}
+        rg.RelationEncoderLayer.from_plain,
+        {"layer": nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), "tables": ()},
     ),
     "RelationEncoderLayer.forward": lambda: _encode("encoder", "src_mask"),
     "RelationEncoderLayer.forward (a cache)": lambda: _growing("encoder", "src", rg.KVCache, is_causal=True),
@@ -461,7 +462,8 @@ GOOD_CALLS = {
         also={"d_model": ("nhead", "self_attention"), "nhead": ("d_model", "self_attention")},
     ),
     "RelationDecoderLayer.from_plain": lambda: Good(
-        rg.RelationDecoderLayer.from_plain, {"layer": nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)}
+        rg.RelationDecoderLayer.from_plain,
+        {"layer": nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), "tables": ()},
     ),
     "RelationDecoderLayer.forward": lambda: _decode("decoder"),
     "RelationDecoderLayer.forward (a packed memory)": lambda: Good(
@@ -533,10 +535,11 @@ GOOD_CALLS = {
     ),
     # --- Stacks
     "RelationEncoder": lambda: Good(
-        rg.RelationEncoder, {"layer": rg.RelationEncoderLayer(8, 2, 16), "num_layers": 2, "norm": nn.LayerNorm(8)}
+        rg.RelationEncoder,
+        {"layer": rg.RelationEncoderLayer(8, 2, 16, tables=()), "num_layers": 2, "norm": nn.LayerNorm(8)},
     ),
     "RelationEncoder.from_plain": lambda: Good(
-        rg.RelationEncoder.from_plain, {"stack": _plain().encoder, "new_tables": "zero"}
+        rg.RelationEncoder.from_plain, {"stack": _plain().encoder, "new_tables": "zero", "tables": ()}
     ),
     "RelationEncoder.new_cache": lambda: Good(_layers()["encoders"].new_cache, {"max_len": 4}),
     "RelationEncoder.forward": lambda: _encode("encoders", "mask"),
@@ -544,10 +547,11 @@ GOOD_CALLS = {
         "encoders", "src", _layers()["encoders"].new_cache, is_causal=True
     ),
     "RelationDecoder": lambda: Good(
-        rg.RelationDecoder, {"layer": rg.RelationDecoderLayer(8, 2, 16), "num_layers": 2, "norm": nn.LayerNorm(8)}
+        rg.RelationDecoder,
+        {"layer": rg.RelationDecoderLayer(8, 2, 16, tables=()), "num_layers": 2, "norm": nn.LayerNorm(8)},
     ),
     "RelationDecoder.from_plain": lambda: Good(
-        rg.RelationDecoder.from_plain, {"stack": _plain().decoder, "new_tables": "zero"}
+        rg.RelationDecoder.from_plain, {"stack": _plain().decoder, "new_tables": "zero", "tables": ()}
     ),
     "RelationDecoder.new_cache": lambda: Good(_layers()["decoders"].new_cache, {"max_len": 4}),
     "RelationDecoder.forward": lambda: _decode("decoders"),
@@ -575,8 +579,8 @@ GOOD_CALLS = {
         {
             "d_model": 8,
             "nhead": 2,
-            "custom_encoder": rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16), 2),
-            "custom_decoder": rg.RelationDecoder(rg.RelationDecoderLayer(8, 2, 16), 2),
+            "custom_encoder": rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16, tables=()), 2),
+            "custom_decoder": rg.RelationDecoder(rg.RelationDecoderLayer(8, 2, 16, tables=()), 2),
             "positions": "sinusoidal",
         },
         {"d_model": ("nhead", "custom_encoder", "positions"), "nhead": ("d_model", "custom_encoder")},

@@ -358,7 +358,9 @@ GOOD_CALLS = {
     "from_gatv2_conv": lambda: Good(
         rg.pyg.from_gatv2_conv, {"conv": GATv2Conv(4, 8, heads=2, edge_dim=3, fill_value=0.0), "edge_types": True}
     ),
-    "from_gps_conv": lambda: Good(rg.pyg.from_gps_conv, {"conv": GPSConv(4, None, heads=2), "new_tables": "zero"}),
+    "from_gps_conv": lambda: Good(
+        rg.pyg.from_gps_conv, {"conv": GPSConv(4, None, heads=2), "new_tables": "zero", "tables": ()}
+    ),
     "from_data": lambda: _read(_data()),
     "from_data (one-hot rows)": lambda: _read(_data(), edge_type="edge_attr", node_type="x"),
     "from_data (edge_index)": lambda: _holding("edge_index", torch.tensor([[0, 1], [1, 0]])),

@@ -86,6 +86,54 @@ class TestAgainstTorch:
         assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
 
 
+FORGETFUL = {
+    "attention": lambda **options: (rg.RelationAttention(12, 3, **options), nn.MultiheadAttention(12, 3)),
+    "encoder layer": lambda **options: (
+        rg.RelationEncoderLayer(12, 3, 16, **options),
+        nn.TransformerEncoderLayer(12, 3, 16),
+    ),
+    "decoder layer": lambda **options: (
+        rg.RelationDecoderLayer(12, 3, 16, **options),
+        nn.TransformerDecoderLayer(12, 3, 16),
+    ),
+    "attention from torch's": lambda **options: (
+        rg.RelationAttention.from_plain(nn.MultiheadAttention(12, 3, batch_first=True), **options),
+        nn.MultiheadAttention(12, 3),
+    ),
+    "stack from torch's": lambda **options: (
+        rg.RelationEncoder.from_plain(
+            nn.TransformerEncoder(
+                nn.TransformerEncoderLayer(12, 3, 16, batch_first=True), 2, enable_nested_tensor=False
+            ),
+            **options,
+        ),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 3, 16), 2, enable_nested_tensor=False),
+    ),
+}
+
+
+class TestWithoutLabels:
+    """A labeler that was forgotten is an error: else nothing would say where a row stands."""
+
+    @pytest.mark.parametrize("kind", FORGETFUL)
+    @pytest.mark.parametrize("options", [{}, {"tables": ("bias",)}], ids=["nothing", "kinds only"])
+    def test_they_are_asked_for(self, kind, options):
+        with pytest.raises(ValueError, match=r"labeler, num_labels, .* or tables .* must be given, or tables=\(\) for"):
+            FORGETFUL[kind](**options)
+        ours, plain = FORGETFUL[kind](tables=())
+        assert [*ours.state_dict()] == [*plain.state_dict()]
+        assert "tables=()" in repr(ours)
+
+    def test_what_else_says_where_rows_stand(self):
+        for options in ({"rotary": rg.RotaryPositions(4)}, {"edge_dim": 3}, {"labeler": Window(2)}):
+            assert rg.RelationAttention(12, 3, **options).tables is None
+
+    def test_labels_need_tables(self):
+        for options in ({"num_labels": 5}, {"labeler": LABELER}):
+            with pytest.raises(ValueError, match="tables must hold different kinds .* at least one, got"):
+                rg.RelationAttention(12, 3, tables=(), **options)
+
+
 class TestAgainstTheReference:
     @pytest.mark.parametrize(
         ("kv_heads", "per_head", "causal"), [(1, False, True), (2, True, False), (4, ("bias", "value"), True)]
@@ -308,7 +356,7 @@ class TestStates:
         )
         assert "(key): LabelTable(5, 3)" in repr(layer)
         assert repr(attention_layer(12, 4)) == (
-            "RelationAttention(\n  12, num_heads=4, head_dim=3, tables=None\n"
+            "RelationAttention(\n  12, num_heads=4, head_dim=3, tables=()\n"
             "  (out_proj): Linear(in_features=12, out_features=12, bias=True)\n)"
         )
 

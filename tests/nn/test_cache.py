@@ -111,7 +111,7 @@ STEPS = {
     "keys before the lookup and after it": {"labeler": rg.ClippedDistance((40, 1)), "rows": 4},
     "all tables per head": {"per_head": True},
     "a window": {"labeler": rg.Window(3, 0), "tables": ("key",)},
-    "no labels": {"labeler": None, "rows": 2},
+    "no labels": {"labeler": None, "tables": (), "rows": 2},
     "without a batch": {"batch": None},
 }
 
@@ -474,7 +474,7 @@ class TestStorage:
 
 class TestStatic:
     def test_a_memory_is_projected_once(self, monkeypatch):
-        layer = make(num_labels=None, tables=("key", "value"), kdim=5, vdim=5)
+        layer = make(num_labels=None, tables=(), kdim=5, vdim=5)
         memory, x = torch.randn(2, 6, 5, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
         padding = torch.rand(2, 6) > 0.6
         wanted = layer(x, memory, key_padding_mask=padding)
@@ -489,7 +489,7 @@ class TestStatic:
         assert len(cache) == 6
 
     def test_a_new_mask_takes_the_place_of_the_old(self):
-        layer, cache = make(num_labels=None, tables=("key", "value")), KVCache(static=True)
+        layer, cache = make(num_labels=None, tables=()), KVCache(static=True)
         memory, x = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
         padding = torch.rand(2, 6) > 0.6
         layer(x, memory, cache=cache)

@@ -38,7 +38,7 @@ def inputs(batch=2, tgt=5, memory=7):
 class TestAgainstTorch:
     @pytest.mark.parametrize("norm_first", [False, True])
     @pytest.mark.parametrize("options", [{}, {"activation": "gelu"}, {"bias": False}])
-    @pytest.mark.parametrize("tables", [{}, {"labeler": LABELER}])
+    @pytest.mark.parametrize("tables", [{"tables": ()}, {"labeler": LABELER}])
     def test_the_same_values(self, norm_first, options, tables):
         plain = plain_layer(norm_first=norm_first, layer_norm_eps=1e-3, **options)
         ours = zero_tables(RelationDecoderLayer.from_plain(plain, **tables))
@@ -54,7 +54,7 @@ class TestAgainstTorch:
 
     def test_causal_towards_the_memory(self):
         plain = plain_layer()
-        ours = RelationDecoderLayer.from_plain(plain)
+        ours = RelationDecoderLayer.from_plain(plain, tables=())
         tgt, memory = inputs()
         mask = torch.ones(5, 7, dtype=torch.bool).triu(1)
         close(ours(tgt, memory, tgt_is_causal=False, memory_is_causal=True), plain(tgt, memory, memory_mask=mask))

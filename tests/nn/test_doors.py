@@ -67,14 +67,18 @@ X, MEMORY, BLOCKED = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.zeros(3, 
     [
         ({"num_labels": "5"}, TypeError, "num_labels must be an int, got str"),
         ({"tables": rg.RelationTables(5, 3)}, ValueError, "tables must be for 2 heads of 4"),
-        ({"cross_attention": rg.RelationAttention(8, 4)}, ValueError, "cross_attention must have .* got 8, 8, 8 and 4"),
+        (
+            {"cross_attention": rg.RelationAttention(8, 4, tables=())},
+            ValueError,
+            "cross_attention must have .* got 8, 8, 8 and 4",
+        ),
         (
             {"self_attention": torch.nn.ReLU()},
             TypeError,
             "self_attention must be a RelationAttention or None, got ReLU",
         ),
         (
-            {"self_attention": rg.RelationAttention(8, 2), "num_labels": 5},
+            {"self_attention": rg.RelationAttention(8, 2, tables=()), "num_labels": 5},
             ValueError,
             "num_labels must be left out with self_attention, which has its own, got 5",
         ),
@@ -94,14 +98,16 @@ def test_norms_of_another_dtype_are_fine():
 
 
 def test_an_attention_decides_where_its_layer_is():
-    attention = rg.RelationAttention(8, 2, dtype=torch.float64)
+    attention = rg.RelationAttention(8, 2, tables=(), dtype=torch.float64)
     assert rg.RelationEncoderLayer(8, 2, 16, attention=attention).linear1.weight.dtype == torch.float64
     with pytest.raises(
         ValueError, match="^dtype and device must be those of an attention .*, torch.float64 on cpu, got"
     ):
         rg.RelationEncoderLayer(8, 2, 16, dtype=torch.float32, attention=attention)
     with pytest.raises(ValueError, match="^dtype and device must be those .*, torch.float32 on cpu, got torch.float64"):
-        rg.RelationDecoderLayer(8, 2, 16, self_attention=attention, cross_attention=rg.RelationAttention(8, 2))
+        rg.RelationDecoderLayer(
+            8, 2, 16, self_attention=attention, cross_attention=rg.RelationAttention(8, 2, tables=())
+        )
     attention.out_proj = torch.nn.Identity()  # such as a module that holds its weight in another way
     assert rg.RelationEncoderLayer(8, 2, 16, attention=attention)(X.double()).shape == X.shape
 

@@ -235,7 +235,7 @@ def test_calls_that_do_not_fit(given, error, match):
 
 def test_layers_that_do_not_fit():
     with pytest.raises(ValueError, match="edge_attr must be left out without edge_dim"):
-        rg.RelationAttention(8, H)(torch.zeros(B, N, 8), edge_attr=ATTR)
+        rg.RelationAttention(8, H, tables=())(torch.zeros(B, N, 8), edge_attr=ATTR)
     with pytest.raises(NotImplementedError, match="content_bias must be False with edge_dim"):
         make(content_bias=True)
     with pytest.raises(ValueError, match="edge_dim must be at least 1, got 0"):

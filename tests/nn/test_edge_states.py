@@ -133,7 +133,7 @@ def test_what_edge_states_refuse():
     with pytest.raises(ValueError, match="degree must be left out"):
         attention(x, **given, degree=torch.ones(N))
     with pytest.raises(ValueError, match="degree must be left out"):
-        rg.RelationAttention(E, H)(x, degree=torch.ones(N))
+        rg.RelationAttention(E, H, tables=())(x, degree=torch.ones(N))
     with pytest.raises(ValueError, match=rf"degree must have shape \[{N}\]"):
         made("grit", 1).layers[0].self_attn(x.double(), labels=labels, edge_attr=f.double(), degree=torch.ones(N + 1))
     with pytest.raises(ValueError, match="labels must have a batch axis"):

@@ -89,7 +89,7 @@ def test_models(norm_first, bias, activation):
     wanted = plain(src, tgt, tgt_mask=causal, **masks)
     close(made(src, tgt, **masks), wanted)
     close(made(src, tgt, **masks, tgt_is_causal=False), plain(src, tgt, **masks))
-    encoder = rg.RelationEncoder.from_plain(plain.encoder)
+    encoder = rg.RelationEncoder.from_plain(plain.encoder, tables=())
     memory = encoder(src, masks["src_mask"], PADDING)
     close(memory[~PADDING], plain.encoder(src, masks["src_mask"], PADDING)[~PADDING])
     attention = rg.RelationAttention(12, 3, bias=bias, labeler=LABELER, score=rg.score.Softcap(1e9), dtype=F64)
@@ -104,13 +104,13 @@ def test_models(norm_first, bias, activation):
 
 def test_an_activation_with_parameters():
     plain = nn.TransformerEncoderLayer(12, 3, 20, activation=nn.PReLU(), batch_first=True)
-    made, x = rg.RelationEncoderLayer.from_plain(plain.eval()), torch.randn(2, 7, 12)
+    made, x = rg.RelationEncoderLayer.from_plain(plain.eval(), tables=()), torch.randn(2, 7, 12)
     assert made.activation is not plain.activation
     close(made(x), plain(x), atol=1e-6)
 
 
 def test_what_cannot_be_converted():
-    late, ours = nn.TransformerEncoderLayer(12, 3, 20), rg.RelationEncoderLayer(12, 3, 20)
+    late, ours = nn.TransformerEncoderLayer(12, 3, 20), rg.RelationEncoderLayer(12, 3, 20, tables=())
     match = "must be batch first, as the new one is, got batch_first=False: make one with batch_first=True"
     with pytest.raises(ValueError, match=f"^layer {match}"):
         rg.RelationEncoderLayer.from_plain(late)
@@ -126,7 +126,7 @@ def test_what_cannot_be_converted():
         rg.RelationAttention.from_plain(nn.MultiheadAttention(12, 3, add_zero_attn=True, batch_first=True))
     plain = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True)
     with pytest.raises(ValueError, match="must have the parameters of layer: self_attn.in_proj_weight of shape"):
-        rg.RelationEncoderLayer.from_plain(plain, attention=rg.RelationAttention(12, 3, head_dim=8))
+        rg.RelationEncoderLayer.from_plain(plain, attention=rg.RelationAttention(12, 3, head_dim=8, tables=()))
 
 
 def _layer(heads=2, **options):
@@ -159,7 +159,7 @@ def test_layers_that_compute_something_else_are_refused(second, error, match):
     stack = nn.TransformerEncoder(_layer(), 2)
     stack.layers[1] = second
     with pytest.raises(error, match=match):
-        rg.RelationEncoder.from_plain(stack)
+        rg.RelationEncoder.from_plain(stack, tables=())
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")

@@ -156,4 +156,4 @@ class TestTransformerLayers:
     def test_a_plain_layer_keeps_its_weights(self, options):
         plain = torch.nn.TransformerEncoderLayer(12, 4, 16, batch_first=True)
         with pytest.raises(ValueError, match="must have the parameters of layer: self_attn.in_proj_"):
-            RelationEncoderLayer.from_plain(plain, attention=rg.RelationAttention(12, 4, **options))
+            RelationEncoderLayer.from_plain(plain, attention=rg.RelationAttention(12, 4, tables=(), **options))

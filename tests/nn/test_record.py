@@ -185,7 +185,7 @@ class Mine(nn.Module):
     def __init__(self):
         super().__init__()
         self.attend = rg.RelationAttention(16, 4, num_labels=5)
-        self.idle = rg.RelationAttention(16, 4)
+        self.idle = rg.RelationAttention(16, 4, tables=())
 
     def forward(self, x):
         labels = LABELER(x.shape[1])

@@ -79,7 +79,7 @@ def test_attention(refused, error, match, max_len, grad):
 
 
 def test_the_first_call():
-    layer, cache = RelationAttention(12, 3, impl="chunked", dtype=F64), KVCache()
+    layer, cache = RelationAttention(12, 3, tables=(), impl="chunked", dtype=F64), KVCache()
     with pytest.raises(NotImplementedError, match="impl='chunked' never holds all attention weights"):
         layer(X, is_causal=True, cache=cache, need_weights=True)
     static = KVCache(static=True)

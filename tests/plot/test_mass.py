@@ -113,7 +113,7 @@ def test_a_record_names_its_layers():
 def test_a_record_of_graph_layers_and_of_heads_unequal():
     near = rg.pyg.RelationConv(4, 2, heads=3, num_relations=3)
     model = nn.ModuleDict(
-        {"near": near, "far": rg.RelationAttention(4, 2, num_labels=3), "plain": rg.RelationAttention(4, 2)}
+        {"near": near, "far": rg.RelationAttention(4, 2, num_labels=3), "plain": rg.RelationAttention(4, 2, tables=())}
     )
     x = torch.randn(5, 4)
     with rg.record_attention(model) as record:

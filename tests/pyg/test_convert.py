@@ -188,7 +188,8 @@ def test_the_attention_of_gps_conv(bias, labeler):
     theirs = GPSConv(6, None, heads=3, norm=None, attn_kwargs={"bias": bias, "dropout": 0.3}).to(F64).eval()
     if bias:
         torch.nn.init.normal_(theirs.attn.in_proj_bias)
-    ours = from_gps_conv(theirs, labeler=labeler)
+    options = {"tables": ()} if labeler is None else {"labeler": labeler}
+    ours = from_gps_conv(theirs, **options)
     assert ours.attention.dropout == 0.3 and not ours.training
     x, batch = torch.randn(7, 6, dtype=F64), torch.tensor([0, 0, 0, 0, 2, 2, 2])
     graph = rg.Graph(torch.tensor([[0, 1, 4], [1, 2, 5]]), 7, ptr=torch.tensor([0, 4, 4, 7]))
@@ -204,7 +205,7 @@ def test_the_attention_of_gps_conv(bias, labeler):
     grads = (torch.autograd.grad(z.sin().sum(), x)[0] for x, z in (got, wanted))
     torch.testing.assert_close(*grads, atol=1e-10, rtol=0)
     if labeler is not None:
-        moved = from_gps_conv(theirs, labeler=labeler, new_tables="random")
+        moved = from_gps_conv(theirs, **options, new_tables="random")
         assert not torch.allclose(moved(x, graph), ours(x, graph))
 
 

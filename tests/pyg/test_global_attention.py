@@ -24,6 +24,7 @@ def graph(*ptr):
 
 
 def layer(num_labels=LABELER.num_labels, **options):
+    options = {"tables": (), **options} if num_labels is None and not options else options
     return RelationGlobalAttention(8, heads=2, num_labels=num_labels, **options).to(F64)
 
 
