@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Self, final
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.arguments.brief import brief, shown
+from relgraph.arguments.brief import brief, cut, shown
 from relgraph.arguments.hints import in_place_of_graph
 from relgraph.labels.borders import check_ptr, graph_of
 from relgraph.labels.ragged import block_positions, block_starts
 
-_FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")
+_FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr", "edge_types", "node_types")
 
 
 @final
@@ -36,10 +36,14 @@ class Graph:
         node_type: ``[N]``, integer from 0 (-1 for no type), or None.
         ptr: ``[G+1]``, integer, borders of a packed batch: graph g owns nodes ``ptr[g]:ptr[g+1]``. No edge may leave
             its graph.
+        edge_types: the names of the edge types in the order of their numbers, or None. Readers give them; labelers that
+            name types, such as :class:`~relgraph.EdgeType`, raise if the same number has another name there.
+        node_types: the same for node types.
 
     Raises:
-        TypeError: ``num_nodes`` is not an int, or another argument is not a tensor.
-        ValueError: wrong shapes, dtypes or devices, ends or types out of range, or an edge across graphs.
+        TypeError: ``num_nodes`` is not an int, names are not strings, or another argument is not a tensor.
+        ValueError: wrong shapes, dtypes or devices, ends or types out of range, names without types or for too few of
+            them, or an edge across graphs.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))  # 0 → 1 and 1 → 2
@@ -58,6 +62,8 @@ class Graph:
     edge_type: Tensor | None
     node_type: Tensor | None
     ptr: Tensor | None
+    edge_types: tuple[str, ...] | None
+    node_types: tuple[str, ...] | None
 
     def __init__(
         self,
@@ -67,6 +73,8 @@ class Graph:
         edge_type: Tensor | None = None,
         node_type: Tensor | None = None,
         ptr: Tensor | None = None,
+        edge_types: Sequence[str] | None = None,
+        node_types: Sequence[str] | None = None,
     ) -> None:
         edge_index = check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64)
         if edge_index.shape[0] != 2:
@@ -79,7 +87,10 @@ class Graph:
         ptr = None if ptr is None else check_ptr("ptr", ptr, num_nodes)
         check.same_device(edge_index=edge_index, edge_type=edge_type, node_type=node_type, ptr=ptr)
         _check_ends(edge_index, num_nodes, ptr)
-        for name, value in zip(_FIELDS, (edge_index, num_nodes, edge_type, node_type, ptr), strict=True):
+        edge_types = _checked_names("edge_type", edge_types, edge_type)
+        node_types = _checked_names("node_type", node_types, node_type)
+        fields = edge_index, num_nodes, edge_type, node_type, ptr, edge_types, node_types
+        for name, value in zip(_FIELDS, fields, strict=True):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -93,6 +104,8 @@ class Graph:
         edge_type: Tensor | None = None,
         node_type: Tensor | None = None,
         ptr: Tensor | None = None,
+        edge_types: Sequence[str] | None = None,
+        node_types: Sequence[str] | None = None,
     ) -> Self:
         """Make a tree (or a forest, or a packed batch of them) from each node's parent.
 
@@ -103,6 +116,8 @@ class Graph:
             edge_type: ``[N]``, integer, the type of the edge from each node's parent to it; ignored for a root.
             node_type: ``[N]``, integer from 0 (-1 for no type), or None.
             ptr: ``[G+1]``, integer, borders of a packed batch; parents are numbered through the batch.
+            edge_types: the names of the edge types, as for :class:`Graph`.
+            node_types: the names of the node types.
 
         Returns:
             The graph, with one edge per node that has a parent.
@@ -123,7 +138,10 @@ class Graph:
         edge_type = _checked_types("edge_type", edge_type, count, least=None)
         child = (parents >= 0).nonzero()[:, 0]
         edge_type = None if edge_type is None else edge_type[child]
-        graph = cls(torch.stack([parents[child], child]), count, edge_type=edge_type, node_type=node_type, ptr=ptr)
+        graph = cls(
+            torch.stack([parents[child], child]), count, edge_type=edge_type, node_type=node_type, ptr=ptr,
+            edge_types=edge_types, node_types=node_types,
+        )  # fmt: skip
         graph.parents(forest=True)
         return graph
 
@@ -131,8 +149,9 @@ class Graph:
     def batch(cls, graphs: Iterable[Graph]) -> Self:
         """Join graphs into one packed batch; batches among them are split into their graphs.
 
-        Types keep their numbers, so a number must mean the same type in every graph. For networkx, read all graphs with
-        one call of :func:`~relgraph.interop.networkx.from_networkx`.
+        Types keep their numbers, so a number must mean the same type in every graph; names, if all graphs have them,
+        are compared. For networkx, read all graphs with one call of
+        :func:`~relgraph.interop.networkx.from_networkx`.
 
         Args:
             graphs: one or more, on one device.
@@ -142,7 +161,7 @@ class Graph:
 
         Raises:
             TypeError: not an iterable of Graphs.
-            ValueError: no graphs, several devices, or types that only some graphs have.
+            ValueError: no graphs, several devices, types that only some graphs have, or other names for them.
 
         Example:
             >>> pair = rg.Graph(torch.tensor([[0], [1]]), 2)
@@ -169,6 +188,8 @@ class Graph:
             edge_type=_joined_types("edge_type", [graph.edge_type for graph in graphs]),
             node_type=_joined_types("node_type", [graph.node_type for graph in graphs]),
             ptr=torch.cat([graphs[0].borders()[:1], *borders]),
+            edge_types=_joined_names("edge_types", graphs),
+            node_types=_joined_names("node_types", graphs),
         )
 
     @property
@@ -232,7 +253,8 @@ class Graph:
 
         Args:
             edge_index: ``[2, E]``, integer in ``[0, N)``, one (source, target) per column.
-            edge_type: ``[E]``, integer from 0; None for edges without types, even if this graph has types.
+            edge_type: ``[E]``, integer from 0, whose names are those of this graph; None for edges without types, even
+                if this graph has types.
 
         Returns:
             A new graph.
@@ -246,7 +268,10 @@ class Graph:
             tensor([[1, 2],
                     [0, 1]])
         """
-        return type(self)(edge_index, self.num_nodes, edge_type=edge_type, node_type=self.node_type, ptr=self.ptr)
+        return type(self)(
+            edge_index, self.num_nodes, edge_type=edge_type, node_type=self.node_type, ptr=self.ptr,
+            edge_types=None if edge_type is None else self.edge_types, node_types=self.node_types,
+        )  # fmt: skip
 
     def of_type(self, edge_type: int) -> Self:
         """Keep only the edges of one type; the new graph has no edge types.
@@ -432,6 +457,42 @@ def _joined_types(name: str, types: list[Tensor | None]) -> Tensor | None:
     if len(given) != len(types):
         raise ValueError(f"{name} must be given for all graphs or for none, got {len(given)} of {len(types)}")
     return torch.cat(given)
+
+
+def _checked_names(name: str, names: Any, types: Tensor | None) -> tuple[str, ...] | None:
+    """The names of the types called ``name`` as a tuple; or None."""
+    if names is None:
+        return None
+    if not isinstance(names, (tuple, list)) or not all(isinstance(one, str) for one in names):
+        raise TypeError(f"{name}s must be a sequence of strings or None, got {shown(names)}")
+    if types is None:
+        raise ValueError(f"{name}s must be left out without {name}, whose numbers they name, got {shown(names)}")
+    check.id_range(name, types, len(names))
+    return tuple(names)
+
+
+def _joined_names(name: str, graphs: Sequence[Graph]) -> tuple[str, ...] | None:
+    """The names of the types of all graphs, if all have them."""
+    names: list[Any] = [getattr(graph, name) for graph in graphs]
+    longest = max((one for one in names if one is not None), key=len, default=None)
+    for index, one in enumerate(names):
+        check_type_names(f"graphs[{index}]", one or (), f"{name} of the other graphs", longest)
+    return None if None in names else longest
+
+
+def check_type_names(argument: str, types: Sequence[Any], of: str, names: Sequence[str] | None) -> None:
+    """Raise ValueError if ``types`` have other names for the same numbers than ``names``, which errors call ``of``.
+
+    Types that are only counted have numbers as names, which are compared with nothing.
+    """
+    if names is None or [*types] == [str(number) for number in range(len(types))]:
+        return
+    for number, (wanted, got) in enumerate(zip(names, types, strict=False)):
+        if wanted != got:
+            raise ValueError(
+                f"{argument} must have the names that are the {of}, {cut(str([*names]))}, got {cut(str([*types]))}: "
+                f"type {number} is {wanted!r} there and {got!r} here"
+            )
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -20,7 +20,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields, shown
 from relgraph.arguments.hints import in_place_of_graph, in_place_of_labels
 from relgraph.arguments.public import lists_public
-from relgraph.graphs import Graph, check_graph
+from relgraph.graphs import Graph, check_graph, check_type_names
 from relgraph.interop._networkx_attributes import (
     Read,
     ReadNumbers,
@@ -145,7 +145,10 @@ def from_networkx(
     ptr = torch.tensor([0, *map(len, graphs)]).cumsum(0) if several else None
     if batch is not None:
         ptr = borders_by_attribute(graph, nodes, batch)
-    made = Graph(edge_index, len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr)
+    made = Graph(
+        edge_index, len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr, edge_types=_strings(edge_ids, types),
+        node_types=_strings(node_ids, node_types),
+    )  # fmt: skip
     names = tuple((item.graph, *item.ends) if several else item.ends[0] for item in nodes)
     return FromNetworkx(made, names, types, node_types, *features)
 
@@ -171,8 +174,8 @@ def to_networkx(
         graph: a :class:`~relgraph.Graph`, one graph or a packed batch.
         nodes: names in place of the numbers 0, 1, ..., all different, such as the ``nodes`` of
             :class:`~relgraph.interop.networkx.FromNetworkx`.
-        types: a name for each edge type, its id by default.
-        node_types: a name for each node type, its id by default. A node without a type has the type None.
+        types: a name for each edge type, by default the graph's, else its id.
+        node_types: a name for each node type, likewise. A node without a type has the type None.
         x: ``[N, F]``, features of the nodes, stored as one list per node; or ``[N]``, stored as one number per node.
         edge_attr: ``[E, F]`` or ``[E]``, features of the edges, stored in the same way.
 
@@ -181,8 +184,8 @@ def to_networkx(
 
     Raises:
         TypeError: not a Graph, names that are not a sequence or not hashable, or features that are not a Tensor.
-        ValueError: names without types, names twice, fewer names than types, another number of nodes, or features of
-            another length.
+        ValueError: names without types, names twice, fewer names than types, other names than the graph's, another
+            number of nodes, or features of another length.
 
     Example:
         >>> from relgraph.interop.networkx import to_networkx
@@ -196,8 +199,8 @@ def to_networkx(
     named = named_nodes(check_graph(graph).num_nodes, nodes)
     check.not_meta("graph", graph)
     made.add_nodes_from(named)
-    edge_names = names_of_types("types", graph.edge_type, types)
-    node_names = names_of_types("node_types", graph.node_type, node_types)
+    edge_names = names_of_types("types", graph, "edge_type", types)
+    node_names = names_of_types("node_types", graph, "node_type", node_types)
     edges = {"edge_type": edge_names, "edge_attr": listed_features("edge_attr", graph.num_edges, edge_attr)}
     for at, (source, target) in enumerate(graph.edge_index.T.tolist()):
         made.add_edge(named[source], named[target], **{name: of[at] for name, of in edges.items() if of is not None})
@@ -281,8 +284,15 @@ def named_nodes(count: int, nodes: Sequence[Hashable] | None) -> tuple[Hashable,
     return nodes
 
 
-def names_of_types(name: str, ids: Tensor | None, names: Sequence[Hashable] | None) -> list[Any] | None:
-    """The name of every id; the ids themselves without names."""
+def _strings(ids: Tensor | None, types: tuple[Any, ...]) -> tuple[str, ...] | None:
+    """Types as names for a graph; None if there are none, or if some are no strings."""
+    return types if ids is not None and all(isinstance(one, str) for one in types) else None
+
+
+def names_of_types(name: str, graph: Graph, kind: str, names: Sequence[Hashable] | None) -> list[Any] | None:
+    """The name of every ``edge_type`` or ``node_type`` of a graph, as given or its own; the ids without names."""
+    ids = getattr(graph, kind)
+    names = getattr(graph, f"{kind}s") if names is None else names
     if ids is None:
         if names is not None:
             raise ValueError(f"{name} must be left out for a graph without such types, got {shown(names)}")
@@ -291,6 +301,7 @@ def names_of_types(name: str, ids: Tensor | None, names: Sequence[Hashable] | No
     if names is None:
         return [None if at < 0 else at for at in listed]
     names = distinct(name, names)
+    check_type_names(name, names, f"{kind}s of the graph", getattr(graph, f"{kind}s"))
     if max(listed, default=-1) >= len(names):
         raise ValueError(f"{name} must have a name for each of the {max(listed) + 1} types, got {len(names)}")
     return [None if at < 0 else names[at] for at in listed]

@@ -8,7 +8,7 @@ from typing import final
 import torch
 
 from relgraph.arguments import check
-from relgraph.graphs import Graph, check_graph
+from relgraph.graphs import Graph, check_graph, check_type_names
 from relgraph.labelers.base import GraphLabeler
 from relgraph.labelers.graph.edge_type import check_others, edge_labels, why_others_labeled
 from relgraph.labels import EdgeLabels
@@ -87,6 +87,7 @@ class CodeRelations(GraphLabeler):
         if types is None:
             raise ValueError(f"graph must have edge_type, as there are {len(GREAT_TYPES)} types, got None")
         check.data("graph", types)
+        check_type_names("types", GREAT_TYPES, "edge_types of the graph", graph.edge_types)
         if types.numel() and check.can_look_at_data(types) and int(types.max()) > NEXT_USE:
             low, high = (int(end) for end in torch.aminmax(types))
             raise ValueError(

@@ -33,8 +33,9 @@ def test_hetero_in_one_id_space():
     assert made.edge_types == ("author__wrote__paper", "paper__cites__paper")
     assert {kind: at.tolist() for kind, at in made.nodes.items()} == {"author": [0, 1], "paper": [2, 3]}
     assert made.graph == rg.Graph(
-        edges((1, 2), (0, 3), (3, 2)), 4, edge_type=torch.tensor([0, 0, 1]), node_type=torch.tensor([0, 0, 1, 1])
-    )
+        edges((1, 2), (0, 3), (3, 2)), 4, edge_type=torch.tensor([0, 0, 1]), node_type=torch.tensor([0, 0, 1, 1]),
+        edge_types=made.edge_types, node_types=made.node_types,
+    )  # fmt: skip
     same = bibliography().to_homogeneous()
     assert torch.equal(made.graph.edge_index, same.edge_index)
     assert torch.equal(made.graph.edge_type, same.edge_type)
@@ -55,7 +56,7 @@ def test_hetero_batch_is_its_graphs_end_to_end():
 
 def test_empty_hetero():
     assert from_hetero_data(HeteroData()).graph == rg.Graph(
-        edges(), 0, edge_type=torch.zeros(0).long(), node_type=torch.zeros(0).long()
+        edges(), 0, edge_type=torch.zeros(0).long(), node_type=torch.zeros(0).long(), edge_types=(), node_types=()
     )
 
 

@@ -134,6 +134,8 @@ class SourceGraph:
                 len(chosen),
                 edge_type=self.graph.edge_type[inside],
                 node_type=self.graph.node_type[chosen],
+                edge_types=self.graph.edge_types,
+                node_types=self.graph.node_types,
             ),
         )
 
@@ -312,6 +314,8 @@ def _graph(edges: Edges, kinds: Sequence[str]) -> Graph:
         len(kinds),
         edge_type=torch.arange(len(EDGE_TYPES)).repeat_interleave(counts),
         node_type=torch.tensor([TOKEN_KINDS.index(kind) for kind in kinds], dtype=torch.int64),
+        edge_types=EDGE_TYPES,
+        node_types=TOKEN_KINDS,
     )
 
 

@@ -151,10 +151,10 @@ def _of_graph(graph: Graph, words: Tensor) -> Graph:
     edge, key, query = (source[:, :, None] & target[:, None]).nonzero(as_tuple=True)
     types: dict[str, Any] = {}
     if graph.edge_type is not None:
-        types["edge_type"] = graph.edge_type.cpu()[edge]
+        types |= {"edge_type": graph.edge_type.cpu()[edge], "edge_types": graph.edge_types}
     if graph.node_type is not None:
         padded = torch.cat([graph.node_type.cpu(), torch.tensor([-1])])
-        types["node_type"] = padded[words]
+        types |= {"node_type": padded[words], "node_types": graph.node_types}
     return Graph(torch.stack([tokens[key], tokens[query]]), len(words), **types).to(graph.device)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
 from relgraph.arguments.hints import has_graph, in_place_of_types
-from relgraph.graphs import Graph, check_graph
+from relgraph.graphs import Graph, check_graph, check_type_names
 from relgraph.labelers.base import GraphLabeler
 from relgraph.labels import UNLABELED, EdgeLabels
 from relgraph.labels.edge import DUPLICATES
@@ -45,7 +45,8 @@ class EdgeType(GraphLabeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative number of types or more than 2^20, an unknown choice, or repeated names.
+        ValueError: a negative number of types or more than 2^20, an unknown choice, or repeated names; when called, a
+            graph with other names for its types.
 
     Example:
         >>> labeler = rg.EdgeType(["bond"], inverse=True, self_loop=True)
@@ -101,7 +102,7 @@ class EdgeType(GraphLabeler):
         return why_others_labeled(self.attend, self.default)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
-        types = edge_types(check_graph(graph), len(self.types))
+        types = edge_types(check_graph(graph), self.types)
         index, ids = [graph.edge_index], [types]
         if self.inverse:
             index.append(graph.edge_index.flip(0))
@@ -166,8 +167,11 @@ def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> 
     return names
 
 
-def edge_types(graph: Graph, count: int) -> Tensor:
-    """The type of every edge, ``[E]``; a graph without types has the one type 0."""
+def edge_types(graph: Graph, types: int | Sequence[str]) -> Tensor:
+    """The type of every edge, ``[E]``, of these types; a graph without types has the one type 0."""
+    count = types if isinstance(types, int) else len(types)
+    if not isinstance(types, int):
+        check_type_names("types", types, "edge_types of the graph", graph.edge_types)
     if graph.edge_type is None:
         if count != 1:
             raise ValueError(f"graph must have edge_type, as there are {count} types, got None")

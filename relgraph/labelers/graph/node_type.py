@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.graphs import Graph, check_graph
+from relgraph.graphs import Graph, check_graph, check_type_names
 from relgraph.labelers.all_pairs import AllPairsLabeler, label_pairs
 from relgraph.labelers.base import GraphLabeler, distinct
 from relgraph.labelers.graph.edge_type import type_names
@@ -66,6 +66,7 @@ class NodeType(AllPairsLabeler):
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
         types = node_types(graph)
         check.id_range("node_type", types, len(self.types))
+        check_type_names("types", self.types, "node_types of the graph", graph.node_types)
         query, key = (types[end] for end in graph.pairs())
         ids = (query * len(self.types) + key).masked_fill((query < 0) | (key < 0), UNLABELED)
         return label_pairs(graph, ids, self.num_labels)

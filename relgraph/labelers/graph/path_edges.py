@@ -9,7 +9,7 @@ from typing import final
 import torch
 
 from relgraph.arguments import check
-from relgraph.graphs import Graph
+from relgraph.graphs import Graph, check_type_names
 from relgraph.labelers.all_pairs import label_pairs
 from relgraph.labelers.base import GraphLabeler, distinct
 from relgraph.labelers.graph.edge_type import type_names
@@ -84,6 +84,7 @@ class PathEdges(GraphLabeler):
 
     def __call__(self, graph: Graph) -> Labels:
         lengths = shortest_path_lengths(graph, directed=self.directed)
+        check_type_names("types", self.types, "edge_types of the graph", graph.edge_types)
         types = path_types(graph, lengths, len(self.types), self.max_path, directed=self.directed)
         types = with_columns(types, self.max_path)
         lengths = lengths.clamp(max=self.max_path).long()

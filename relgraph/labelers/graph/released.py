@@ -105,7 +105,7 @@ class ReleasedGRPE(GraphLabeler):
 
     def _edge_ids(self, graph: Graph, pairs: int) -> Tensor:
         """The type of each pair's last edge, from query to key, or the id of ``none``, ``[sum of n_g²]``."""
-        types = edge_types(graph, len(self.types))
+        types = edge_types(graph, self.types)
         source, target = graph.edge_index
         row, column = pair_positions(graph)
         apart = (source != target).nonzero()[:, 0]
