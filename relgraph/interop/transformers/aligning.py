@@ -19,13 +19,15 @@ PIECES = ("all", "first")
 
 
 def align(
-    encoding: Any, graph: Any, *, pieces: str = "all", spans: Any = None, sequence: int | None = None
-) -> Graph | Labels:
+    encoding: Any, graph: Any, *, pieces: str = "all", spans: Any = None, sequence: int | None = None,
+    strict: bool = True,
+) -> Graph | Labels:  # fmt: skip
     """Carry a graph of words, or labels of its pairs, over to the tokens of a fast tokenizer.
 
     A token belongs to the word that it is a piece of. A pair of tokens gets what the pair of their words has: an edge
     of the graph, or a label. Special tokens and padding belong to no word: they have no edges, and pairs with them
-    attend without a label. Words that the tokenizer cut off are left out.
+    attend without a label. Words that the tokenizer cut off are left out; any other difference between the number of
+    words and of nodes is an error, so that graphs and texts are not paired wrongly.
 
     A labeler may read the graph of tokens, if it only looks at edges, as :class:`~relgraph.EdgeType` does. If it looks
     farther, such as :class:`~relgraph.TreeRelation` or :class:`~relgraph.ShortestPath`, label the words first and align
@@ -43,6 +45,8 @@ def align(
             of it. For several texts a list with one for each. None counts words as the tokenizer does.
         sequence: if the tokenizer got pairs of texts, which of both the graph is of, 0 or 1; None needs ``spans``,
             which then count characters of either text.
+        strict: whether a graph must have as many nodes as its text has words, those included that the tokenizer cut
+            off; if False, only the words that are left need nodes. Not checked with ``spans``, which may lie anywhere.
 
     Returns:
         A graph of the tokens, for several texts a packed batch; or labels of the tokens, one batch row per text.
@@ -50,8 +54,8 @@ def align(
     Raises:
         TypeError: an encoding of a slow tokenizer, or a graph that is neither a Graph nor Labels.
         ValueError: pairs of texts with neither ``sequence`` nor ``spans``, more or fewer graphs than texts, a graph
-            with fewer nodes than the text has words, packed graphs, spans without ``return_offsets_mapping=True``, or
-            another choice of ``pieces`` or ``sequence``.
+            with more or fewer nodes than the text has words, packed graphs, spans that do not fit the nodes, or another
+            choice of ``pieces`` or ``sequence``.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -79,15 +83,21 @@ def align(
     graphs, places = (graph if several else [graph]), (spans if several and spans is not None else [spans] * len(texts))
     if len(graphs) != len(texts) or len(places) != len(texts):
         raise ValueError(f"graph must be one for each of {len(texts)} texts, got {len(graphs)}")
-    aligned = [_aligned(*one, pieces, sequence) for one in zip(texts, graphs, places, strict=True)]
+    check.boolean("strict", strict)
+    numbers = getattr(encoding, "data", {}).get("overflow_to_sample_mapping", range(len(texts)))
+    whole: dict[int, list[Any]] = {int(number): [] for number in numbers}
+    for text, number in zip(texts, numbers, strict=True):
+        whole[int(number)] += [text, *text.overflowing] if strict else []  # and what the tokenizer cut off
+    wholes = [whole[int(number)] for number in numbers]
+    aligned = [_aligned(*one, pieces, sequence) for one in zip(texts, graphs, places, wholes, strict=True)]
     if isinstance(aligned[0], Graph):
         return Graph.batch(aligned) if several else aligned[0]  # pyright: ignore[reportArgumentType]
     labels: list[Any] = aligned
     return batched(labels, max(one.q_len for one in labels)) if several else labels[0]
 
 
-def _aligned(text: Any, graph: Any, spans: Any, pieces: str, sequence: int | None) -> Graph | Labels:
-    """The graph or the labels of the tokens of one text."""
+def _aligned(text: Any, graph: Any, spans: Any, whole: list[Any], pieces: str, sequence: int | None) -> Graph | Labels:
+    """The graph or the labels of the tokens of one text, which is a part of the ``whole``, if its words count."""
     if not isinstance(graph, (Graph, Labels)) or getattr(graph, "num_labels", 0) is None:
         raise TypeError(f"graph must be a Graph or Labels of words, got {shown(graph)}")
     if isinstance(graph, Graph):
@@ -102,8 +112,11 @@ def _aligned(text: Any, graph: Any, spans: Any, pieces: str, sequence: int | Non
     if len(numbers) > 1 and sequence is None and spans is None:
         raise ValueError("sequence must be 0 or 1 for a pair of texts, which of both graph is of, got None")
     words = torch.tensor(list(_words(text, spans, nodes, sequence)), dtype=torch.long)
-    if words.numel() and int(words.max()) >= nodes:
-        raise ValueError(f"graph must have a node for each of {int(words.max()) + 1} words of the text, got {nodes}")
+    found = (one for part in whole or [text] for one in _words(part, None, nodes, sequence))
+    count = nodes if spans is not None else 1 + max(found, default=-1)
+    if count > nodes or (whole and count < nodes):
+        more = ": strict=False leaves out nodes without a word" if count < nodes else ""
+        raise ValueError(f"graph must have a node for each of {count} words of the text, got {nodes}{more}")
     if pieces == "first":
         repeated = (words[1:, None] == words[:-1]).tril().any(1)
         words[1:][repeated] = -1

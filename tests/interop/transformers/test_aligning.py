@@ -89,6 +89,41 @@ def test_spans_and_pairs(tokenizer):
     assert second[3].tolist() == [-1, -1, -1, 0, 0, 0, -1]
 
 
+CUT = {"truncation": True, "max_length": 6}
+
+
+@pytest.mark.parametrize("options", [{}, CUT, {**CUT, "return_overflowing_tokens": True, "stride": 1}], ids=str)
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("end", ["right", "left"])
+def test_texts_and_graphs_are_paired_by_their_words(tokenizer, options, labels, end):
+    """Also of a text that was cut, whose rest the tokenizer keeps."""
+    tokenizer.truncation_side = end
+    encoding = tokenizer(TEXTS, is_split_into_words=True, padding=True, **options)
+    pieces = encoding.get("overflow_to_sample_mapping", [0, 1])
+    made = [rg.TreeRelation()(tree(words)) if labels else tree(words) for words in TEXTS]
+    align(encoding, [made[text] for text in pieces])
+    swapped = [made[1 - text] for text in pieces]
+    with pytest.raises(ValueError, match="graph must have a node for each of 3 words of the text, got 5: strict=False"):
+        align(encoding, swapped)
+    few = [made[0]] * len(pieces)
+    with pytest.raises(ValueError, match="graph must have a node for each of 5 words of the text, got 3"):
+        align(encoding, few)
+    assert align(encoding, [made[1]] * len(pieces), strict=False) is not None
+    if not options:
+        with pytest.raises(ValueError, match="graph must have a node for each of 5 words of the text, got 3$"):
+            align(encoding, few, strict=False)
+
+
+def test_pairs_of_texts_count_their_own_words(tokenizer):
+    encoding = tokenizer(*TEXTS, is_split_into_words=True, truncation=True, max_length=9)
+    for sequence, words in enumerate(TEXTS):
+        align(encoding, tree(words), sequence=sequence)
+        with pytest.raises(ValueError, match=f"a node for each of {len(words)} words of the text, got 6"):
+            align(encoding, tree(["one"] * 6), sequence=sequence)
+    with pytest.raises(TypeError, match="strict must be a bool, got int"):
+        align(encoding, tree(TEXTS[0]), sequence=0, strict=1)
+
+
 def test_bad_input(tokenizer):
     encoding, graph = tokenizer("she walks"), rg.Graph(torch.tensor([[0], [1]]), 2)
     for given, error, message in (
