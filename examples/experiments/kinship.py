@@ -108,7 +108,7 @@ ROWS = {
     "both tables": Row(lambda hidden: ours(hidden, labeler=EDGES)),
     "a^V alone": Row(lambda hidden: ours(hidden, labeler=EDGES, tables=("value",))),
     "a^K alone": Row(lambda hidden: ours(hidden, labeler=EDGES, tables=("key",))),
-    "none": Row(ours, without_ids),
+    "none": Row(lambda hidden: ours(hidden, tables=()), without_ids),
     "pairs: maps, tables": Row(pairs, lambda graph: rg.labels.padded(PAIRS(graph))),
 }
 LONGER = {"RGATConv": 3.0, "RGCNConv": 6.0, "maps, tables": 3.0, "both tables": 6.0}

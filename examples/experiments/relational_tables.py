@@ -42,7 +42,7 @@ OURS = "relations, time"
 class Variant:
     """One row: the labels of pairs, whether cells know keys as vectors, and how many times as long it trains."""
 
-    labeler: rg.Labeler | None = None
+    labeler: rg.Labeler = PAIRS
     keys: bool = False
     longer: int = 1
 
@@ -62,7 +62,7 @@ class Batch:
 
     cells: list[Tensor]
     keys: Tensor  # [T, 2 * NAME]: the vector of the own row, and the sum of those that its foreign keys refer to
-    labels: dict[rg.Labeler | None, rg.Labels]
+    labels: dict[rg.Labeler, rg.Labels]
     answers: Tensor
 
     @classmethod
@@ -77,7 +77,7 @@ class Batch:
         cells, with_time, right = pack(samples, answers)
         relations = RELATIONS([sample.cells for sample in samples])
         borders = rg.DistanceLabels(relations.q_len, lookup=[-1], left=0, ptr=relations.k_ptr)
-        return cls(cells, torch.cat(keys), {None: borders, RELATIONS: relations, LABELER: with_time}, right)
+        return cls(cells, torch.cat(keys), {PAIRS: borders, RELATIONS: relations, LABELER: with_time}, right)
 
     def scores(self, model: Reader, variant: Variant) -> Tensor:
         return model([*self.cells, *[self.keys] * variant.keys], self.labels[variant.labeler])
@@ -166,7 +166,7 @@ def begin(arguments: Namespace) -> Work:
     def run(name: str, seed: int) -> tuple[Run, Reader]:
         torch.manual_seed(seed)
         row = VARIANTS[name]
-        model, start = Reader(database, row.labeler or PAIRS, 2 * NAME * row.keys), time.process_time()
+        model, start = Reader(database, row.labeler, 2 * NAME * row.keys), time.process_time()
         taken = losses(model, row, training, seed)
         found = train(model, taken, steps[name], LEARNING_RATE, title=f"{name}, seed {seed}")
         seconds = time.process_time() - start
