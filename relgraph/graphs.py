@@ -36,8 +36,8 @@ class Graph:
         node_type: ``[N]``, integer from 0 (-1 for no type), or None.
         ptr: ``[G+1]``, integer, borders of a packed batch: graph g owns nodes ``ptr[g]:ptr[g+1]``. No edge may leave
             its graph.
-        edge_types: the names of the edge types in the order of their numbers, or None. Readers give them; labelers that
-            name types, such as :class:`~relgraph.EdgeType`, raise if the same number has another name there.
+        edge_types: the names of the edge types by number, or None. Readers give them, and labelers that name types
+            raise ValueError if they have other names.
         node_types: the same for node types.
 
     Raises:
@@ -87,10 +87,8 @@ class Graph:
         ptr = None if ptr is None else check_ptr("ptr", ptr, num_nodes)
         check.same_device(edge_index=edge_index, edge_type=edge_type, node_type=node_type, ptr=ptr)
         _check_ends(edge_index, num_nodes, ptr)
-        edge_types = _checked_names("edge_type", edge_types, edge_type)
-        node_types = _checked_names("node_type", node_types, node_type)
-        fields = edge_index, num_nodes, edge_type, node_type, ptr, edge_types, node_types
-        for name, value in zip(_FIELDS, fields, strict=True):
+        names = _checked_names("edge_type", edge_types, edge_type), _checked_names("node_type", node_types, node_type)
+        for name, value in zip(_FIELDS, (edge_index, num_nodes, edge_type, node_type, ptr, *names), strict=True):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -104,8 +102,6 @@ class Graph:
         edge_type: Tensor | None = None,
         node_type: Tensor | None = None,
         ptr: Tensor | None = None,
-        edge_types: Sequence[str] | None = None,
-        node_types: Sequence[str] | None = None,
     ) -> Self:
         """Make a tree (or a forest, or a packed batch of them) from each node's parent.
 
@@ -116,8 +112,6 @@ class Graph:
             edge_type: ``[N]``, integer, the type of the edge from each node's parent to it; ignored for a root.
             node_type: ``[N]``, integer from 0 (-1 for no type), or None.
             ptr: ``[G+1]``, integer, borders of a packed batch; parents are numbered through the batch.
-            edge_types: the names of the edge types, as for :class:`Graph`.
-            node_types: the names of the node types.
 
         Returns:
             The graph, with one edge per node that has a parent.
@@ -138,10 +132,7 @@ class Graph:
         edge_type = _checked_types("edge_type", edge_type, count, least=None)
         child = (parents >= 0).nonzero()[:, 0]
         edge_type = None if edge_type is None else edge_type[child]
-        graph = cls(
-            torch.stack([parents[child], child]), count, edge_type=edge_type, node_type=node_type, ptr=ptr,
-            edge_types=edge_types, node_types=node_types,
-        )  # fmt: skip
+        graph = cls(torch.stack([parents[child], child]), count, edge_type=edge_type, node_type=node_type, ptr=ptr)
         graph.parents(forest=True)
         return graph
 
@@ -188,8 +179,7 @@ class Graph:
             edge_type=_joined_types("edge_type", [graph.edge_type for graph in graphs]),
             node_type=_joined_types("node_type", [graph.node_type for graph in graphs]),
             ptr=torch.cat([graphs[0].borders()[:1], *borders]),
-            edge_types=_joined_names("edge_types", graphs),
-            node_types=_joined_names("node_types", graphs),
+            **{name: _joined_names(name, graphs) for name in ("edge_types", "node_types")},
         )
 
     @property
@@ -268,10 +258,9 @@ class Graph:
             tensor([[1, 2],
                     [0, 1]])
         """
-        return type(self)(
-            edge_index, self.num_nodes, edge_type=edge_type, node_type=self.node_type, ptr=self.ptr,
-            edge_types=None if edge_type is None else self.edge_types, node_types=self.node_types,
-        )  # fmt: skip
+        rest: dict[str, Any] = {name: getattr(self, name) for name in ("node_type", "ptr", "node_types")}
+        names = None if edge_type is None else self.edge_types
+        return type(self)(edge_index, self.num_nodes, edge_type=edge_type, edge_types=names, **rest)
 
     def of_type(self, edge_type: int) -> Self:
         """Keep only the edges of one type; the new graph has no edge types.
@@ -481,11 +470,8 @@ def _joined_names(name: str, graphs: Sequence[Graph]) -> tuple[str, ...] | None:
 
 
 def check_type_names(argument: str, types: Sequence[Any], of: str, names: Sequence[str] | None) -> None:
-    """Raise ValueError if ``types`` have other names for the same numbers than ``names``, which errors call ``of``.
-
-    Types that are only counted have numbers as names, which are compared with nothing.
-    """
-    if names is None or [*types] == [str(number) for number in range(len(types))]:
+    """Raise ValueError if ``types`` have other names for the same numbers than ``names``, which errors call ``of``."""
+    if names is None or [*types] == [str(number) for number in range(len(types))]:  # counted types have no names
         return
     for number, (wanted, got) in enumerate(zip(names, types, strict=False)):
         if wanted != got:

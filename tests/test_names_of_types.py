@@ -35,10 +35,6 @@ KEPT = {
     "a copy": copy.deepcopy,
     "a pickle": lambda one: pickle.loads(pickle.dumps(one)),
     "tokens of words": lambda one: _of_graph(one, torch.tensor([0, 0, 1, 2, -1])),
-    "its words": lambda one: rg.Graph.from_parents(
-        torch.tensor([-1, 0, 1]), edge_type=torch.tensor([0, 0, 1]), node_type=one.node_type, edge_types=one.edge_types,
-        node_types=one.node_types,
-    ),
 }  # fmt: skip
 
 

@@ -235,7 +235,7 @@ def _sentences(
         for number, tokens in enumerate(conllu.parse_incr(counted, field_parsers=_AS_WRITTEN), 1):
             sent_id = tokens.metadata.get("sent_id")
             where = f"{name}sentence {number}" + (f" ({sent_id})" if sent_id else "")
-            yield _sentence(tokens, types, tag_types, (relations, tags))
+            yield _sentence(tokens, types, tag_types)
             where = f"{name}sentence {number + 1}"
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{where}: the gzipped file must be whole, got damage: {error}") from None
@@ -243,10 +243,7 @@ def _sentences(
         raise ValueError(f"{where}: {error}") from None
 
 
-def _sentence(
-    tokens: conllu.TokenList, types: dict[str, int], tags: dict[str, int] | None,
-    named: tuple[Sequence[str], Sequence[str] | None],
-) -> Sentence:  # fmt: skip
+def _sentence(tokens: conllu.TokenList, types: dict[str, int], tags: dict[str, int] | None) -> Sentence:
     words = [token for token in tokens if not isinstance(token.get("id"), tuple)]
     numbers = [word.get("id") for word in words]
     if numbers != list(range(1, len(words) + 1)):
@@ -263,8 +260,9 @@ def _sentence(
     node_type = None
     if tags is not None:
         node_type = torch.tensor([_number("tag", (tag,), tags, token) for token, tag in enumerate(upos, 1)])
-    parents, edges = torch.tensor(heads) - 1, torch.tensor(edge_type)
-    graph = Graph.from_parents(parents, edge_type=edges, node_type=node_type, edge_types=named[0], node_types=named[1])
+    tree = Graph.from_parents(torch.tensor(heads) - 1, edge_type=torch.tensor(edge_type), node_type=node_type)
+    names = {"edge_types": [*types], "node_types": None if tags is None else [*tags][: max(tags.values()) + 1]}
+    graph = Graph(tree.edge_index, tree.num_nodes, edge_type=tree.edge_type, node_type=node_type, **names)
     multiword = tuple(_multiword(tokens, len(words)))
     metadata = tokens.metadata
     return Sentence(

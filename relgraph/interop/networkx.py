@@ -145,10 +145,9 @@ def from_networkx(
     ptr = torch.tensor([0, *map(len, graphs)]).cumsum(0) if several else None
     if batch is not None:
         ptr = borders_by_attribute(graph, nodes, batch)
-    made = Graph(
-        edge_index, len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr, edge_types=_strings(edge_ids, types),
-        node_types=_strings(node_ids, node_types),
-    )  # fmt: skip
+    read: dict[str, Any] = {"edge_types": (edge_ids, types), "node_types": (node_ids, node_types)}
+    texts = {name: of for name, (ids, of) in read.items() if ids is not None and all(isinstance(x, str) for x in of)}
+    made = Graph(edge_index, len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr, **texts)
     names = tuple((item.graph, *item.ends) if several else item.ends[0] for item in nodes)
     return FromNetworkx(made, names, types, node_types, *features)
 
@@ -282,11 +281,6 @@ def named_nodes(count: int, nodes: Sequence[Hashable] | None) -> tuple[Hashable,
     if len(nodes) != count:
         raise ValueError(f"nodes must be one for each of the {count} nodes of the graph, got {len(nodes)}")
     return nodes
-
-
-def _strings(ids: Tensor | None, types: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """Types as names for a graph; None if there are none, or if some are no strings."""
-    return types if ids is not None and all(isinstance(one, str) for one in types) else None
 
 
 def names_of_types(name: str, graph: Graph, kind: str, names: Sequence[Hashable] | None) -> list[Any] | None:

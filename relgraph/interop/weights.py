@@ -63,9 +63,8 @@ class AttentionWeights:
         """A layer of these sizes, its weights still to be filled in; without a labeler it has no tables."""
         total, width = self.maps["query"].weight.shape
         heads = total // self.head_dim
-        if labeler is None:
-            options["tables"] = ()
-        else:
+        options["tables"] = ()
+        if labeler is not None:
             kinds = ("key", "value") if self.tied else tuple(self.tables)
             options["tables"] = RelationTables(
                 labeler.num_labels, self.head_dim, heads, kinds=kinds, tied=self.tied, names=labeler.names,

@@ -435,9 +435,8 @@ class RelationAttention(Projections):
     ) -> tuple[Any, ...]:  # fmt: skip
         """The output, the next states of the edges, and the weights if needed."""
         inputs, _ = self._checked(
-            False, labels, query, None, None, None, None, None, need_weights, False, None, bank_features, row_scores,
-            edge_attr,
-        )  # fmt: skip
+            labels, query, None, None, None, None, None, need_weights, False, None, bank_features, row_scores, edge_attr
+        )
         labels = check_listed(inputs.labels, 1 if inputs.packed or inputs.unbatched else query.shape[0], "labels")
         listed, states = Listed.of(labels), self.edge_states
         assert states is not None
@@ -461,11 +460,11 @@ class RelationAttention(Projections):
             form, rows = steps.form_of(self, is_causal, labels, given), None
             inputs = None if form is None else steps.next_inputs(self, form, given)
             if inputs is None:
-                inputs, rows = self._checked(is_causal, labels, **given)
+                inputs, rows = self._checked(labels, is_causal=is_causal, **given)
                 if form is not None:
                     steps.remember(self, form, inputs)
         else:
-            inputs, rows = region.check_together(lambda: self._checked(is_causal, labels, **given), labels, given)
+            inputs, rows = region.check_together(lambda: self._checked(labels, **given), labels, given)
             if inputs.pairs is not None and inputs.padding is not None:
                 inputs = inputs._replace(padding=region.all_keys(inputs.padding))
         own: RelationTables | None = self.tables
@@ -494,9 +493,10 @@ class RelationAttention(Projections):
         return inputs, function(call)
 
     def _checked(
-        self, is_causal: Any, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any,
-        q_offset: Any, need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
+        self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
+        need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
         edge_attr: Any, average_attn_weights: Any = False, positions: Any = None, degree: Any = None,
+        is_causal: Any = False,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs and scores by row."""
         if degree is not None:

@@ -343,8 +343,7 @@ class StackCache(_Caches):
         TypeError: a layer's cache of another kind.
 
     Example:
-        >>> layer = rg.RelationEncoderLayer(8, 2, 16, labeler=rg.ClippedDistance(2))
-        >>> encoder = rg.RelationEncoder(layer, 2).eval()
+        >>> encoder = rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16, labeler=rg.Window()), 2).eval()
         >>> cache = encoder.new_cache()
         >>> len(cache.layers), len(cache)
         (2, 0)

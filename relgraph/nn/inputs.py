@@ -55,7 +55,7 @@ def check_inputs(
     layer: Any, query: Any, key: Any, value: Any, labels: Any, padding: Any, attn_mask: Any, q_offset: Any, cache: Any,
     is_causal: Any,
 ) -> Inputs:  # fmt: skip
-    """Check the arguments of ``forward`` of a RelationAttention, apart from most of its flags."""
+    """Check the arguments of ``forward`` of a RelationAttention, apart from other flags."""
     names: Names = layer._names
     if cache is not None and not isinstance(cache, KVCache):
         raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
@@ -96,21 +96,8 @@ def check_inputs(
     pairs = check_pairs(attn_mask, batch, layer.num_heads, q_len, all_keys, unbatched=unbatched, name=names.attn_mask)
     if padding is not None or pairs is not None:
         check.same_device(**{names.query: query, names.key_padding_mask: padding, names.attn_mask: pairs})
-    q_offset = _check_position(q_offset, labels, names.labels, cache)
-    if cache is not None and not cache.static:
-        _check_order(is_causal, labels, past, new, names)
+    q_offset = _check_position(q_offset, labels, names, cache, new, is_causal)
     return Inputs(query, key, value, labels, padding, pairs, q_offset, unbatched, packed)
-
-
-def _check_order(is_causal: Any, labels: Any, past: int, new: int, names: Names) -> None:
-    """Raise ValueError if rows of a growing cache may see later ones, which they would only if those came with them."""
-    if is_causal or past + new < 2 or (isinstance(labels, Labels) and labels._keeps_order()):
-        return
-    name, kind = names.is_causal, "no labels" if labels is None else type(labels).__name__
-    raise ValueError(
-        f"{name} must be True with a cache that grows, or {names.labels} must keep rows from later ones, as those of "
-        f"rg.Window(n, 0) do, got {new} rows after {past} with {name}=False and {kind}"
-    )
 
 
 def _rows_of_one(labels: Any, name: str, q_len: int, all_queries: int) -> bool:
@@ -211,8 +198,10 @@ def check_without_tables(name: str, labels: Labels, remedy: str) -> None:
         )
 
 
-def _check_position(q_offset: Any, labels: Any, name: str, cache: KVCache | None) -> int | Tensor | None:
-    """The key position of query row 0. A growing cache sets it, and distance labels must agree."""
+def _check_position(
+    q_offset: Any, labels: Any, names: Names, cache: KVCache | None, new: int, is_causal: Any
+) -> int | Tensor | None:
+    """The key position of query row 0. A growing cache sets it; distance labels must agree, and rows be in order."""
     if q_offset is not None:
         check_offset(q_offset)
     if cache is None or cache.static:
@@ -221,11 +210,17 @@ def _check_position(q_offset: Any, labels: Any, name: str, cache: KVCache | None
         raise ValueError("q_offset must be left out with a cache that grows, which sets it")
     offsets = offsets_of(labels)
     for offset in offsets:
-        if isinstance(offset, Tensor):
-            return None
-    for offset in offsets:
-        if (0 if offset is None else offset) != len(cache):
+        if not isinstance(offset, Tensor) and (0 if offset is None else offset) != len(cache):
             raise ValueError(
-                f"{name} must be built with q_offset = {len(cache)}, the number of keys in the cache, got {offset}"
+                f"{names.labels} must be built with q_offset = {len(cache)}, the number of keys in the cache, got "
+                f"{offset}"
             )
-    return len(cache)
+    # a row would see later ones only if they came in the same call, not as in one pass over all
+    ordered = is_causal or (isinstance(labels, Labels) and labels._keeps_order())
+    if not ordered and len(cache) + new > 1:
+        kind = "no labels" if labels is None else type(labels).__name__
+        raise ValueError(
+            f"{names.is_causal} must be True with a cache that grows, or {names.labels} must keep rows from later ones "
+            f"as rg.Window(n, 0) does, got {new} rows after {len(cache)} with {names.is_causal}=False and {kind}"
+        )
+    return None if any(isinstance(offset, Tensor) for offset in offsets) else len(cache)

@@ -18,7 +18,7 @@ from relgraph.nn.made_labels import length_of
 from relgraph.nn.plain import check_plain, check_plain_attention, copy_plain, zero_tables
 from relgraph.nn.projections import check_head_dim
 from relgraph.nn.table import check_label_names
-from relgraph.nn.tables import KINDS, RelationTables, check_without_labels
+from relgraph.nn.tables import KINDS, check_without_labels
 
 Activation = str | Callable[[Tensor], Tensor]
 """``"relu"``, ``"gelu"``, ``"silu"`` or any function of one tensor."""
@@ -79,12 +79,8 @@ def make_attention(
     """The module ``given`` as ``argument``, without ``own`` options; or one made from ``own`` and ``others``."""
     if given is None:
         own = {"tables": (), **own}
-        if (
-            own.get("labeler") is None
-            and own.get("num_labels") is None
-            and not isinstance(own["tables"], RelationTables)
-        ):
-            check_without_labels(own["tables"], False, argument)
+        known = own.get("labeler") is not None or own.get("num_labels") is not None
+        check_without_labels(own["tables"], known, argument)
         made = RelationAttention(*sizes, **own, **others)
     else:
         made = given

@@ -280,11 +280,10 @@ def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
 
 
 def check_without_labels(tables: Any, said: bool, *others: str) -> None:
-    """Raise unless labels are left out on purpose, by empty ``tables`` or as was ``said`` by some of the ``others``."""
-    if isinstance(tables, (tuple, list)) and not tables:
+    """Raise unless it is ``said`` what the labels are, or ``tables`` say so, or say by ``()`` that there are none."""
+    if isinstance(tables, RelationTables) or (isinstance(tables, (tuple, list)) and not tables):
         return
-    check_kinds("tables", tables)
-    if not said:
+    if check_kinds("tables", tables) and not said:
         raise ValueError(
             f"labeler, num_labels, {', '.join(others)} or tables (as RelationTables) must be given, or tables=() for "
             "attention without labels, got none of them"

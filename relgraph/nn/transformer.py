@@ -138,8 +138,7 @@ class RelationTransformer(nn.Module):
         if custom_decoder is None:
             towards_memory = RelationAttention(d_model, nhead, dropout, **_labeled_by(memory_labeler), **place)
             mine = labeler if target_labeler is None else target_labeler
-            options = {**_labeled_by(mine), "cross_attention": towards_memory}
-            layer = RelationDecoderLayer(d_model, nhead, **options, **rest)
+            layer = RelationDecoderLayer(d_model, nhead, cross_attention=towards_memory, **_labeled_by(mine), **rest)
             self.decoder = RelationDecoder(layer, num_decoder_layers, nn.LayerNorm(d_model, **place), fresh=False)
         else:
             for name, one in (("target_labeler", target_labeler), ("memory_labeler", memory_labeler)):

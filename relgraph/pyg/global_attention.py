@@ -41,9 +41,8 @@ class RelationGlobalAttention(nn.Module):
         heads: H, which must divide ``channels``.
         labeler: makes the labels if ``forward`` gets a :class:`~torch_geometric.data.Data`, or the labeler's input in
             place of labels, such as a :class:`~relgraph.Graph`. The tables take its number of labels and their names.
-        tables: kinds of tables, whose rows all heads share, or a :class:`~relgraph.RelationTables`; ``()`` for plain
-            attention without labels. In :class:`~relgraph.pyg.RelationConv` each head has its own rows, as in PyG's
-            TransformerConv.
+        tables: kinds of tables, whose rows all heads share, a :class:`~relgraph.RelationTables`, or ``()`` for no
+            labels. In :class:`~relgraph.pyg.RelationConv` each head has its own rows, as in PyG's TransformerConv.
         edge_dim: F, the width of ``edge_attr``, or None. With it all nodes of a graph attend to each other, and pairs
             joined by an edge also see its features.
 

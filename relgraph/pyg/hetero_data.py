@@ -91,17 +91,16 @@ def from_hetero_data(data: HeteroData) -> HeteroGraph:
         torch.stack([nodes[source][index[0]], nodes[target][index[1]]])
         for (source, _, target), index in zip(data.edge_types, edges, strict=True)
     ]
-    names = tuple("__".join(triple) for triple in data.edge_types)
     graph = Graph(
         torch.cat([torch.empty(2, 0, dtype=torch.int64, device=device), *moved], 1),
         sum(counts),
         edge_type=_repeated([index.shape[1] for index in edges], device),
         node_type=_repeated(counts, device)[order],
         ptr=None if graph_of_node is None else borders_of(graph_of_node, num_graphs),
-        edge_types=names,
+        edge_types=["__".join(triple) for triple in data.edge_types],
         node_types=kinds,
     )
-    return HeteroGraph(graph, tuple(kinds), names, nodes)
+    return HeteroGraph(graph, tuple(kinds), graph.edge_types or (), nodes)
 
 
 def _repeated(counts: list[int], device: torch.device) -> Tensor:

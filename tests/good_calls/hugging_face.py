@@ -55,7 +55,7 @@ GOOD_CALLS = {
     "transformers.align": lambda: Good(
         ours.align,
         {
-            "encoding": SimpleNamespace(**WORDS),
+            "encoding": SimpleNamespace(**WORDS, overflowing=[]),
             "graph": GRAPH,
             "pieces": "first",
             "spans": [(0, 3), (4, 8)],

@@ -26,8 +26,7 @@ def align(
 
     A token belongs to the word that it is a piece of. A pair of tokens gets what the pair of their words has: an edge
     of the graph, or a label. Special tokens and padding belong to no word: they have no edges, and pairs with them
-    attend without a label. Words that the tokenizer cut off are left out; any other difference between the number of
-    words and of nodes is an error, so that graphs and texts are not paired wrongly.
+    attend without a label. Words that the tokenizer cut off are left out.
 
     A labeler may read the graph of tokens, if it only looks at edges, as :class:`~relgraph.EdgeType` does. If it looks
     farther, such as :class:`~relgraph.TreeRelation` or :class:`~relgraph.ShortestPath`, label the words first and align

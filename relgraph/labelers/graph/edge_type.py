@@ -45,8 +45,7 @@ class EdgeType(GraphLabeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative number of types or more than 2^20, an unknown choice, or repeated names; when called, a
-            graph with other names for its types.
+        ValueError: a negative number of types or more than 2^20, an unknown choice, or repeated names.
 
     Example:
         >>> labeler = rg.EdgeType(["bond"], inverse=True, self_loop=True)
