@@ -470,16 +470,18 @@ class RelationAttention(Projections):
         own: RelationTables | None = self.tables
         tables: dict[str, Any] = {} if own is None else own(given["bank_features"])
         query, key, value, mask = self._project(inputs, cache)
-        position_bias, plain = self.position_bias, query
+        content_bias, position_bias, plain = self.content_bias, self.position_bias, query
         if self.rotary is not None:
             table = tables.pop("key_table", None)
             rows = label_scores(query, table, position_bias, self.scale, inputs.packed) if rows is None else rows
-            query, position_bias = rotated_query(self.rotary, query, inputs), None
+            if content_bias is not None:
+                query = query + (content_bias if inputs.packed else content_bias[:, None]).to(query.dtype)
+            query, content_bias, position_bias = rotated_query(self.rotary, query, inputs), None, None
         call = {
             "query": query, "key": key, "value": value, "labels": inputs.labels, **tables, "attn_mask": mask,
             "is_causal": is_causal, "q_offset": inputs.q_offset, "dropout_p": self.dropout if self.training else 0.0,
             "scale": self.scale, "enable_gqa": self.num_kv_heads != self.num_heads, "score": self.score,
-            "row_scores": rows, "content_bias": self.content_bias, "position_bias": position_bias,
+            "row_scores": rows, "content_bias": content_bias, "position_bias": position_bias,
             "sink": self.sink, "value_map": None if self.value_map is None else self.value_map(), "impl": self.impl,
             "need_weights": given["need_weights"], "need_label_mass": given["need_label_mass"],
         }  # fmt: skip

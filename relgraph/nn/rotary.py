@@ -30,9 +30,10 @@ class RotaryPositions(nn.Module):
 
     The product of a turned query and a turned key depends only on the distance of their positions. Give it to an
     attention as ``rotary=``: the layer turns queries and keys after their projections, keys before a cache takes them.
-    A key table meets the query before its turn, so that this term too depends only on labels and distances::
+    Before its turn the query meets a key table and gets its biases, so that every term depends only on labels and
+    distances::
 
-        e_ij = ((R_i q_i + u)·R_j k_j + (q_i + v)·a^K[l_ij]) · scale + b[l_ij]
+        e_ij = (R_i (q_i + u)·R_j k_j + (q_i + v)·a^K[l_ij]) · scale + b[l_ij]
 
     where R_p turns by position p; u and v are ``content_bias`` and ``position_bias``. A query table is refused: its
     term needs the key before its turn, which a cache does not hold. Angles are computed in float32 or a wider type.

@@ -56,7 +56,7 @@ def by_hand(layer, x, labels, offset=0, memory=None):
     biases = [0.0 if bias is None else bias[:, None] for bias in (layer.content_bias, layer.position_bias)]
     tables = layer.tables()
     plain = (q + biases[1]) @ tables.pop("key_table").mT * layer.head_dim**-0.5
-    q = turned_by_hand(q, torch.arange(x.shape[1]) + offsets, 10000.0, "interleaved") + biases[0]
+    q = turned_by_hand(q + biases[0], torch.arange(x.shape[1]) + offsets, 10000.0, "interleaved")
     k = turned_by_hand(k, torch.arange(memory.shape[1]).expand(len(x), -1), 10000.0, "interleaved")
     z = rg.relation_attention(q, k, v, labels, **tables, row_scores=plain, impl="reference")
     return layer.out_proj(z.transpose(1, 2).flatten(-2))
@@ -76,7 +76,7 @@ def test_a_layer_turns_queries_and_keys(offset, biases):
 
 
 def test_packed_sequences_count_from_their_own_first_row():
-    layer, lengths = layer_of(), [3, 0, 6]
+    layer, lengths = layer_of(content_bias=True, position_bias=True), [3, 0, 6]
     x = torch.randn(9, 12, dtype=F64)
     got = layer(x, labels=LABELER(9, ptr=torch.tensor([0, 3, 3, 9])))
     alone = [by_hand(layer, part[None], LABELER(len(part)))[0] for part in x.split(lengths) if len(part)]
@@ -96,8 +96,9 @@ def test_a_cache_holds_turned_keys(grad):
             close(some, whole[:, at : at + 4])
 
 
-def test_scores_depend_on_the_distance_alone():
-    layer, x = layer_of(), torch.randn(1, 4, 12, dtype=F64)
+@pytest.mark.parametrize("biases", [False, True], ids=["", "biases"])
+def test_scores_depend_on_the_distance_alone(biases):
+    layer, x = layer_of(content_bias=biases, position_bias=biases), torch.randn(1, 4, 12, dtype=F64)
     moved = torch.cat([torch.randn(1, 50, 12, dtype=F64), x], 1)
     seen = torch.arange(54) < 50
     later = layer(moved, key_padding_mask=seen[None])[:, 50:]
