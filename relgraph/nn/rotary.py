@@ -114,40 +114,40 @@ class RotaryPositions(nn.Module):
         )
         return kept[:, start:stop]
 
-    def _turn(self, x: Tensor, waves: Tensor) -> Tensor:
-        """The rows of ``x``, ``[B, N, H, D]`` or ``[N, H, D]``, turned, in the same order of memory."""
-        cos, sin = waves
-        wide = x.to(waves.dtype)
-        if self.layout == "half":
-            a, b = wide.chunk(2, -1)
-        else:
-            a, b = wide.unflatten(-1, (-1, 2)).unbind(-1)
-        turned = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
-        whole = torch.cat(turned, -1) if self.layout == "half" else torch.stack(turned, -1).flatten(-2)
-        return whole.to(x.dtype)
-
     def _rotate(self, x: Tensor, offset: int | Tensor, ptr: Tensor | None) -> Tensor:
         """Rows ``[B, H, N, D]`` turned, the first one at ``offset``; or packed ``[T, H, D]`` with borders ``ptr``."""
         if ptr is not None:
-            return self._turn(x, self._of(_places(ptr, x.shape[0], offset), x.dtype))
+            return turned(x, self._of(_places(ptr, x.shape[0], offset), x.dtype), self.layout)
         rows, region = x.transpose(1, 2), active()  # the layer's order of memory
         length = rows.shape[1]
         if region is None and not isinstance(offset, Tensor):
-            return self._turn(rows, self._between(offset, offset + length, x)).transpose(1, 2)
+            return turned(rows, self._between(offset, offset + length, x), self.layout).transpose(1, 2)
         places = torch.arange(length, device=x.device) if region is None else region.positions(length, x.device)
         own = offset[:, None] if isinstance(offset, Tensor) and offset.dim() == 1 else offset
-        return self._turn(rows, self._of(places + own, x.dtype)).transpose(1, 2)
+        return turned(rows, self._of(places + own, x.dtype), self.layout).transpose(1, 2)
 
     def _at(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rows ``[B, H, N, D]``, or packed ``[T, H, D]``, turned by ``positions``, ``[N]``, ``[B, N]`` or ``[T]``."""
         waves = self._of(positions, x.dtype)
-        return self._turn(x, waves) if x.dim() == 3 else self._turn(x.transpose(1, 2), waves).transpose(1, 2)
+        if x.dim() == 3:
+            return turned(x, waves, self.layout)
+        return turned(x.transpose(1, 2), waves, self.layout).transpose(1, 2)
 
     def extra_repr(self) -> str:
         """The size of a head, and options that differ from their defaults."""
         parts = [str(self.head_dim)]
         parts += [f"base={self.base}"] * (self.base != 10000.0) + [f"layout={self.layout!r}"] * (self.layout != "half")
         return ", ".join(parts)
+
+
+def turned(x: Tensor, waves: Tensor, layout: str) -> Tensor:
+    """Rows ``[..., D]`` turned by cosines and sines, ``[2, ..., D / 2]``, in the same order of memory."""
+    cos, sin = waves
+    wide = x.to(waves.dtype)
+    a, b = wide.chunk(2, -1) if layout == "half" else wide.unflatten(-1, (-1, 2)).unbind(-1)
+    both = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+    whole = torch.cat(both, -1) if layout == "half" else torch.stack(both, -1).flatten(-2)
+    return whole.to(x.dtype)
 
 
 def check_rotary(rotary: Any, head_dim: int, score: Any, tables: RelationTables | None) -> RotaryPositions | None:

@@ -47,6 +47,13 @@ def collate(features):
     return {"input_ids": torch.tensor([one["input_ids"] for one in features])}
 
 
+def placed(module):
+    """A relation that was attached to a module."""
+    relation = ours.Relation(rg.ClippedDistance(2), 4)
+    relation.attach(module)
+    return relation
+
+
 GOOD_CALLS = {
     "transformers.add_relations": lambda: Good(
         ours.add_relations,
@@ -62,6 +69,7 @@ GOOD_CALLS = {
             "sequence": 0,
         },
     ),
+    "transformers.Relation.attach": lambda: Good(placed, {"module": llama().model.layers[0].self_attn}),
     "transformers.RelationCollator": lambda: Good(
         ours.RelationCollator, {"collator": collate, "labeler": LABELER, "padding_side": "left"}
     ),

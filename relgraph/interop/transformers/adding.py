@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.interop.transformers import saved
+from relgraph.interop.transformers import rotary, saved
 from relgraph.interop.transformers.batching import ALIGN, check_sizes, labels_of_tokens, repeated
 from relgraph.interop.transformers.bert import COPIES, RelatedBertMixin
 from relgraph.interop.transformers.by_name import NAME, through_interface
@@ -60,6 +60,10 @@ def add_relations(
     labels do not let attend do not attend: to keep what the model learned, choose a labeler whose other pairs attend,
     such as ``rg.EdgeType(types, attend="all")``; for one whose labels let only pairs with an edge attend, this warns.
     A labeler that reads lengths only needs no ``relation_labels``.
+
+    Where a model has rotary positions, the key table meets the query before its turn, so that its term depends on
+    labels only, not on absolute positions. A query table would need keys before their turn, which a cache does not
+    hold: such modules get none, nor do those whose turn cannot be undone, as of HunYuan. The report names them.
 
     With a cache, ``relation_labels`` are those of all tokens so far and perhaps of later ones. ``generate`` takes them,
     up to the last token that it may make; each step cuts its rows. Of an encoder–decoder model the encoder gets
@@ -115,7 +119,7 @@ def add_relations(
         )
     check_kinds("tables", tables)
     check.boolean("per_head", per_head)
-    report = _found(model, layers)
+    report = _found(model, layers, tables)
     if not report.patched:
         older = f"; ModernBERT, T5 and others need transformers 5, this is {transformers.__version__}"
         kinds = sorted({kind for x in model.modules() if "Attention" in (kind := type(x).__name__)})
@@ -204,7 +208,7 @@ def restore_relations(model: PreTrainedModel) -> None:
         saved.warn_of(entry)
         return
     register()
-    for one in _found(model, entry["layers"], strict=False).patched:
+    for one in _found(model, entry["layers"], entry["tables"], strict=False).patched:
         module: Any = model.get_submodule(one.name)
         if getattr(module, "relation", None) is None:
             _attach(module, _relation_for(module, labeler, entry["tables"], entry["per_head"]))
@@ -236,7 +240,7 @@ def _lets_only_related_attend(labeler: Any) -> bool:
 
 def _attach(module: Any, relation: Relation) -> None:
     """Give a module a relation, and a forward that reads it if the module does not look up its attention."""
-    module.relation = relation
+    relation.attach(module)
     if not _looks_up(module):
         module.__class__ = patched_class(RelatedBertMixin, type(module))
 
@@ -246,7 +250,7 @@ def _is_decoder_of_two(model: Any) -> bool:
     return bool(getattr(model, "is_decoder", False) and getattr(model.config, "is_encoder_decoder", False))
 
 
-def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
+def _found(model: nn.Module, layers: Any, tables: Sequence[str], *, strict: bool = True) -> Report:
     """The attention modules of a model: those that relations are for, and the others with reasons."""
     wanted = (
         None
@@ -267,6 +271,7 @@ def _found(model: nn.Module, layers: Any, *, strict: bool = True) -> Report:
         why = _why_not(name, module)
         if why is None:
             why = unlabeled(type(module)) if _looks_up(module) else unknown_to(RelatedBertMixin, type(module))
+        why = why or rotary.why_not(module, tables)
         number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
         if why is None:
             numbers.add(number)

@@ -21,6 +21,7 @@ from relgraph.interop.transformers import by_name, saved
 from relgraph.interop.transformers.by_name import NAME
 from relgraph.interop.transformers.common import SINKS, compute, refuse, trimmed, wants_weights
 from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, lent, offset_of
+from relgraph.interop.transformers.rotary import before_turn
 from relgraph.score import Softcap
 
 RESTORED_BY: list[Callable[[PreTrainedModel], None]] = []
@@ -72,6 +73,7 @@ def attention(
             offset = offset_of(q_len, keys, given.get("cache_position"), attention_mask, causal)
         if relation is not None:
             labels, tables = relation(query, keys, passed, offset)
+            tables = before_turn(module, query, scaling, tables, given)
         if table is not None:
             labels, tables = by_name.with_table(module, table, q_len, keys, offset, labels, tables)
             position_bias = None

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from relgraph.arguments.brief import shown
-from relgraph.interop.transformers.common import trimmed
+from relgraph.interop.transformers import rotary
+from relgraph.interop.transformers.common import made_once, trimmed
 from relgraph.labels import Labels
 from relgraph.nn import RelationTables
 from relgraph.nn.made_labels import check_labeler, labels_of_lengths
@@ -28,7 +29,7 @@ class Relation(nn.Module):
     """Learned tables for an attention module that had none, read by the interface ``"relgraph"``.
 
     :func:`~relgraph.interop.transformers.add_relations` makes one for each layer of a model, and saves and loads them.
-    To place one yourself, assign it to the attribute ``relation`` of an attention module whose model was made with
+    To place one yourself, :meth:`attach` it to an attention module whose model was made with
     ``attn_implementation="relgraph"``. Its rows start at zero, so a trained model gives the same outputs at first. They
     are parameters of the model and of its ``state_dict``. With a cache the module must be causal self-attention; the
     positions of its queries are read from the mask of the model.
@@ -51,7 +52,7 @@ class Relation(nn.Module):
         >>> sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=16, num_hidden_layers=1, vocab_size=9)
         >>> model = LlamaForCausalLM(LlamaConfig(**sizes, attn_implementation="relgraph"))
         >>> for layer in model.model.layers:
-        ...     layer.self_attn.relation = rg.interop.transformers.Relation(rg.ClippedDistance(4), 8)
+        ...     rg.interop.transformers.Relation(rg.ClippedDistance(4), 8).attach(layer.self_attn)
         >>> model(torch.tensor([[3, 1, 4, 1]])).logits.shape
         torch.Size([1, 4, 9])
     """
@@ -78,6 +79,30 @@ class Relation(nn.Module):
         with torch.no_grad():
             for rows in self.tables.parameters():
                 rows.zero_()
+
+    def attach(self, module: nn.Module) -> None:
+        """Make this the attribute ``relation`` of an attention module, which then reads it.
+
+        Where positions are rotary, a hook of the module hands on their angles: the key table meets the query before its
+        turn. So a bare assignment of the attribute raises ValueError there in the first call, if there is a key table.
+
+        Args:
+            module: a module of transformers that looks up its attention by name.
+
+        Raises:
+            TypeError: not a module.
+            NotImplementedError: a query table for rotary positions, or a turn of the query that cannot be undone.
+        """
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+        why = rotary.why_not(module, self.tables.kinds)
+        if why is not None:
+            raise NotImplementedError(
+                f"module must be one for tables of {list(self.tables.kinds)}, got {type(module).__name__}: {why}"
+            )
+        module.relation = self
+        if made_once(module, "rotary", rotary.is_rotary) and "key" in self.tables.kinds:
+            rotary.hand_angles(module)
 
     def forward(
         self, query: Tensor, keys: int, labels: Labels | None, offset: int | Tensor | None

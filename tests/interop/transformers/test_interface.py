@@ -105,7 +105,7 @@ def test_tables_of_a_module_that_had_none():
     model = made("LlamaForCausalLM", "relgraph")
     plain = copy.deepcopy(model)
     for layer in model.model.layers:
-        layer.self_attn.relation = ours.Relation(rg.ClippedDistance(3), 4)
+        ours.Relation(rg.ClippedDistance(3), 4).attach(layer.self_attn)
     inputs = inputs_of(left=0, right=0)
     torch.testing.assert_close(model(**inputs).loss, plain(**inputs).loss)
     model(**inputs).loss.backward()
@@ -116,7 +116,7 @@ def test_tables_of_a_module_that_had_none():
     torch.nn.init.normal_(tables.key.rows)
     torch.nn.init.normal_(tables.value.rows)
     q, k, v = torch.randn(1, 4, 6, 4), torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
-    seen, _ = interface.attention(attention, q, k, v, None, scaling=0.5)
+    seen, _ = interface.attention(attention, q, k, v, None, scaling=0.5, relation_angles=None)  # no turn
     k, v = (x.repeat_interleave(2, 1) for x in (k, v))
     ids = rg.ClippedDistance(3)(6).to_dense()[0][0]
     keys, values = tables.key.rows.detach()[ids], tables.value.rows.detach()[ids]
@@ -143,7 +143,7 @@ def test_tables_generate_with_a_cache_as_without(name, cache):
         model = made(name, "relgraph")
         layers = model.model.layers
     for layer in layers:
-        layer.self_attn.relation = ours.Relation(rg.ClippedDistance(3), 4)
+        ours.Relation(rg.ClippedDistance(3), 4).attach(layer.self_attn)
         for rows in layer.self_attn.relation.parameters():
             torch.nn.init.normal_(rows, std=2.0)
     options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False}
@@ -210,7 +210,7 @@ def test_relations_are_not_lost_in_silence(tmp_path):
     model = made("LlamaForCausalLM", "relgraph")
     model.set_attn_implementation("sdpa")  # without relations
     model.set_attn_implementation("relgraph")
-    model.model.layers[0].self_attn.relation = ours.Relation(rg.ClippedDistance(2), 4)
+    ours.Relation(rg.ClippedDistance(2), 4).attach(model.model.layers[0].self_attn)
     with pytest.warns(UserWarning, match="from_pretrained will leave out the Relation modules"):
         model.save_pretrained(tmp_path)
     for switched in ("sdpa", {"": "eager"}):

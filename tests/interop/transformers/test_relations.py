@@ -40,13 +40,14 @@ FAMILIES = {
     "BartForConditionalGeneration": BART,
     "GPT2LMHeadModel": {"n_embd": 16, "n_head": 4, "n_layer": 2, "vocab_size": 30} | NO_TOKENS | GPT_DROPOUT,
 }
-NEEDS_FIVE = {"ModernBertForMaskedLM", "T5ForConditionalGeneration"}
+ROTARY = {"EsmForMaskedLM", "ModernBertForMaskedLM", "LlamaForCausalLM", "Qwen3ForCausalLM"}
+NEEDS_FIVE = {"EsmForMaskedLM", "ModernBertForMaskedLM", "T5ForConditionalGeneration"}
 N = 11
 LABELER = rg.EdgeType(["child", "next"], attend="all")
 
 
 def every(names):
-    skip = pytest.mark.skipif(not FIVE, reason="no attention interface before transformers 5")
+    skip = pytest.mark.skipif(not FIVE, reason="no attention interface, or angles, before transformers 5")
     return pytest.mark.parametrize("name", [pytest.param(n, marks=skip if n in NEEDS_FIVE else ()) for n in names])
 
 
@@ -86,7 +87,8 @@ def test_zero_rows_change_nothing_and_labels_reach_every_layer(name):
     inputs = inputs_of(name)
     keep = inputs["attention_mask"].bool()
     theirs = model(**inputs).logits
-    report = ours.add_relations(model, LABELER, tables=("key", "value", "query", "bias"), per_head=True)
+    tables = ("key", "value", "bias") if name in ROTARY else ("key", "value", "query", "bias")
+    report = ours.add_relations(model, LABELER, tables=tables, per_head=True)
     assert len(report.patched) == len(relations_of(model)) == 2
     mine = model(**inputs, relation_labels=dense()).logits
     torch.testing.assert_close(mine[keep], theirs[keep], atol=1e-5, rtol=1e-5)
