@@ -443,6 +443,7 @@ class _Direct(torch.autograd.Function):
         used = _at_needed(grads, ctx.needed)
         if all(g is None for g in used):
             return (None,) * (1 + sum(how.places))
+        how.rest[0].check_unchanged()
         saved, watched = ctx.saved_tensors, torch.is_grad_enabled() or not unwatched(used)
         if how.backward is not None and not watched:
             outputs = Outputs(*saved[len(_TENSORS) :])

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
+from relgraph.labels.contents import contents
 from relgraph.labels.naming import named_by, names_of
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ class Labels(ABC):
     _plan: ClassVar[Any] = None
     """The plan of these labels, after their lowering."""
 
+    _watched: ClassVar[tuple[Tensor, ...] | None] = None
+    """The tensors that a plan is made of, after they were collected; none of labels whose tensors nobody else has."""
+
     _named: ClassVar[Any] = None
     """The labeler that made them, or its names. No field, so that pytrees and compiled code do not depend on it."""
 
@@ -101,7 +105,7 @@ class Labels(ABC):
         vars(self).update(fields)  # setting them one by one takes several times as long
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name != "_plan"}  # lowered again on use
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_plan", "_watched")}
         if self._named is not None:
             state["_named"] = self.names  # a labeler may hold what cannot be pickled
         return state
@@ -309,6 +313,30 @@ class Labels(ABC):
         return ()
 
     # What the library asks of every kind; a sum asks its parts.
+    def _tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that a plan is made of: not weights."""
+        if self._watched is None:
+            held = [x for value in vars(self).values() for x in (value if type(value) is tuple else (value,))]
+            found = {id(x): x for x in held if isinstance(x, Tensor) and x is not self._weights}
+            for labels in held:
+                if isinstance(labels, Labels):
+                    found |= {id(x): x for x in labels._tensors()}
+            vars(self)["_watched"] = tuple(found.values())
+        return self._watched  # pyright: ignore[reportReturnType]
+
+    def _private(self) -> Self:
+        """These labels, whose tensors nobody else has, so that their contents need not be compared."""
+        vars(self)["_watched"] = ()
+        return self
+
+    def _contents(self) -> list[Any]:
+        """What these tensors hold now."""
+        return [contents(x) for x in self._tensors()]
+
+    def _rebuilt(self) -> Labels:
+        """Labels of what these tensors hold now, checked as in the constructor."""
+        raise NotImplementedError
+
     @property
     def _summands(self) -> tuple[Labels, ...]:
         """The parts of a sum; other labels are their only part."""

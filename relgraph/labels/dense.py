@@ -36,6 +36,12 @@ def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, 
     return ids if attend is None else ids.masked_fill(~attend, NOT_ATTENDING)
 
 
+def as_given(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids and which of them attend, from codes."""
+    attend = codes != NOT_ATTENDING
+    return codes.masked_fill(~attend, UNLABELED), attend
+
+
 def all_attend(attend: Tensor | None) -> bool:
     """Whether every pair is known to attend."""
     return attend is None or (check.can_look_at_data(attend) and bool(attend.all()))
@@ -86,10 +92,11 @@ class DenseLabels(Labels):
 
     @classmethod
     def _trusted(cls, ids: Tensor, num_labels: int) -> Self:
-        """Labels from raw ids given in a call: checked on a CPU only, and not copied."""
-        if ids.device.type == "cpu":
-            check.id_range("labels", ids, num_labels)
-        return cls._of_codes(ids, num_labels, full=True)
+        """Labels from raw ids given in a call: checked and copied on a CPU only."""
+        if ids.device.type != "cpu" or not check.can_look_at_data(ids):
+            return cls._of_codes(ids, num_labels, full=True)
+        check.id_range("labels", ids, num_labels)
+        return cls._of_codes(ids.to(smallest_dtype(num_labels), copy=True), num_labels, full=True)._private()
 
     @classmethod
     def _of_codes(cls, codes: Tensor, num_labels: int, *, full: bool) -> Self:
@@ -120,6 +127,12 @@ class DenseLabels(Labels):
     def cols(self, start: int, stop: int) -> Self:
         check_slice(start, stop, self.k_len)
         return self._make(**{**self.__getstate__(), "ids": self.ids[:, :, start:stop], "k_len": stop - start})
+
+    def _rebuilt(self) -> Self:
+        if self.ids.shape != (wanted := (self.batch_size, self.q_len, self.k_len)):
+            raise ValueError(f"ids must keep the shape {list(wanted)}, got {list(self.ids.shape)}")
+        ids, attend = as_given(self.ids)
+        return type(self)(ids, self.num_labels, attend=attend)
 
     def _carries_no_ids(self) -> bool:
         return self.num_labels == 0 or without_ids(self.ids)

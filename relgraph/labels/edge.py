@@ -207,6 +207,10 @@ class EdgeLabels(Labels):
         below = self.default._several_at(row) if isinstance(self.default, Labels) else torch.zeros_like(listed > 0)
         return torch.where(listed > 0, (listed > 1) & each_counts, below)
 
+    def _rebuilt(self) -> Self:
+        default = self._of_default(lambda labels: labels._rebuilt())
+        return self._with_edges(self.edge_index, self.ids, self.batch, default=default)
+
     def _carries_no_ids(self) -> bool:
         if self.num_labels == 0:
             return True

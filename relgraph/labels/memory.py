@@ -11,6 +11,8 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
 
+from relgraph.labels.contents import contents
+
 KEPT = 64
 """How many results a memory keeps by default."""
 
@@ -73,35 +75,27 @@ def makes_plain() -> bool:
 
 
 class _Entry(NamedTuple):
-    """A memory, the objects that it belongs to, and the versions of those that are tensors."""
+    """A memory, the objects that it belongs to, and what they held."""
 
     owners: list[weakref.ref[Any]]
-    versions: list[int]
+    held: list[Any]
     memory: Memory
 
-    def belongs_to(self, owners: Sequence[Any], versions: list[int]) -> bool:
+    def belongs_to(self, owners: Sequence[Any], held: list[Any]) -> bool:
         """Whether it was made for these objects, not for others whose numbers they have now, and as they are."""
         for ref, one in zip(self.owners, owners, strict=True):
             if ref() is not one:
                 return False
-        return self.versions == versions
-
-
-def _version(x: Tensor) -> Any:
-    """How often a tensor was changed in place, and where it is: ``x.data = y`` is not counted."""
-    if type(x) is not Tensor or x.layout != torch.strided or not x.is_cpu:
-        return x._version
-    try:
-        return x._version, x.data_ptr()
-    except RuntimeError:  # wrapped by a transform
-        return x._version
+        return self.held == held
 
 
 _entries = Memory(1024)  # plans point to theirs, which stay with them in any case
 
 
 def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = None) -> Memory:
-    """The memory that belongs to these objects together; it goes when one of them is freed or changed in place.
+    """The memory that belongs to these objects together; it goes when one of them is freed or its contents change.
+
+    On a CPU every change counts, whoever made it; elsewhere those that torch counts (:func:`contents`).
 
     Args:
         owners: tensors, or labels. Results must not lead back to them.
@@ -109,19 +103,15 @@ def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = 
         most: how many results it keeps; KEPT by default.
 
     Returns:
-        Without owners, or with tensors of inference mode, whose changes nobody counts, an empty one that nothing keeps.
+        Where nothing can be kept, without owners, with tensors of inference mode, in compiled code or a transform, an
+        empty one that nothing keeps.
     """
-    versions: list[Any] = []
-    for one in owners:
-        is_tensor = isinstance(one, Tensor)
-        if is_tensor and one.is_inference():
-            return Memory(most)
-        versions.append(_version(one) if is_tensor else 0)
-    if not owners:
+    if not owners or not makes_plain() or any(isinstance(x, Tensor) and x.is_inference() for x in owners):
         return Memory(most)
+    held = [contents(x) if isinstance(x, Tensor) else x._contents() for x in owners]
     key = which, *map(id, owners)
     known: _Entry | None = _entries.found.get(key)
-    if known is not None and known.belongs_to(owners, versions):
+    if known is not None and known.belongs_to(owners, held):
         return known.memory
     _entries.found.pop(key, None)
     pop = _entries.found.pop  # at the end of the process this module's names may be gone before the last owner
@@ -129,4 +119,4 @@ def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = 
     def forget(_: Any) -> None:
         pop(key, None)
 
-    return _entries.once(key, lambda: _Entry([weakref.ref(x, forget) for x in owners], versions, Memory(most))).memory
+    return _entries.once(key, lambda: _Entry([weakref.ref(x, forget) for x in owners], held, Memory(most))).memory

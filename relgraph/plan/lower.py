@@ -21,6 +21,7 @@ from relgraph.labels import (
     WeightedLabels,
 )
 from relgraph.labels.alike import common_batch
+from relgraph.labels.contents import Contents
 from relgraph.labels.function import FunctionIds
 from relgraph.labels.memory import makes_plain, plainly
 from relgraph.plan.parts import DEAD, EXTRA, FIRST, Csr, DistanceIds, LabelPlan, Part, WrittenIds
@@ -46,22 +47,31 @@ returns None if it cannot. Modules that import this one register it here."""
 
 
 def lower(labels: Labels) -> LabelPlan:
-    """The plan of ``labels``, computed once and kept on them.
+    """The plan of ``labels``, computed once and kept on them until the contents of their tensors change.
 
     Raises:
         TypeError: a kind of labels without a lowering.
+        ValueError: tensors that were changed to what the constructor refuses.
     """
-    if labels._plan is not None:
-        return labels._plan
+    known = labels._plan
+    if known is not None and (not known.source.tensors or (makes_plain() and known.source.same())):
+        return known
     if not makes_plain():
-        return _lower(labels)
-    return vars(labels).setdefault("_plan", plainly(lambda: _lower(labels)))
+        return _lower(labels, None)
+    source, now = Contents(labels._tensors()), labels
+    if known is not None and str(labels.device) == "cpu":
+        now = plainly(labels._rebuilt)  # what was checked before holds no longer; a GPU would have to wait
+    plan = plainly(lambda: _lower(now, source))
+    if known is not None:
+        vars(labels).pop("_plan", None)
+    return vars(labels).setdefault("_plan", plan)
 
 
-def _lower(labels: Labels) -> LabelPlan:
+def _lower(labels: Labels, source: Contents | None) -> LabelPlan:
     lowered = tuple(_lower_part(part) for part in labels._summands)
     by_function = any(isinstance(part.ids, FunctionIds) for part in lowered)
-    return LabelPlan(labels.q_len, labels.k_len, labels.batch_size, lowered, labels.q_ptr, labels.k_ptr, by_function)
+    ptrs = labels.q_ptr, labels.k_ptr
+    return LabelPlan(labels.q_len, labels.k_len, labels.batch_size, lowered, *ptrs, by_function, source)
 
 
 def plain(q_len: int, k_len: int) -> LabelPlan:

@@ -16,8 +16,6 @@ _by_ints = Memory()
 
 def plan_memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> Memory:
     """The memory of the plan with these tensors and ints. No result may lead back to the tensors."""
-    if not makes_plain():
-        return Memory()
     return memory_of(tensors, tuple(ints)) if tensors else _by_ints.once(tuple(ints), Memory)
 
 
@@ -28,25 +26,13 @@ def tensor_once(memory: Memory, key: object, make: Callable[[], Tensor]) -> Tens
 
 
 def memo_of(plan: LabelPlan) -> Memory:
-    """The same memory as from :func:`plan_memo`, found without encoding the plan.
-
-    If only listed pairs attend, it is the one that implementations share, which belongs to the pairs. A plan with ids
-    by function has its own.
-    """
-    if plan.by_function:
-        return plan.memory
-    csr = plan.parts[0].csr
+    """The plan's own memory, that of its pairs if only these attend, or of its numbers if it has no tensors."""
+    csr, found = plan.parts[0].csr, plan.memory.found
     if csr is not None and plan.edges_only:
         return csr.memory
-    known = plan.memory.found.get("memo")
-    if known is not None:
-        for tensor, version in known[0]:
-            if tensor._version != version:
-                break
-        else:
-            return known[1]
-    tensors, ints = encode(plan)
-    memo = plan_memo(tensors, ints)
-    if makes_plain() and not any(tensor.is_inference() for tensor in tensors):
-        plan.memory.found["memo"] = [(tensor, tensor._version) for tensor in tensors], memo
-    return memo
+    if "of numbers" not in found:
+        if plan.by_function or not makes_plain():
+            return plan.memory
+        tensors, ints = encode(plan)
+        found["of numbers"] = None if tensors else plan_memo(tensors, ints)
+    return found["of numbers"] or plan.memory

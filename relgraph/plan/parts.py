@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from relgraph.labels.base import NOT_ATTENDING
+from relgraph.labels.contents import Contents
 from relgraph.labels.function import FunctionIds
 from relgraph.labels.memory import Memory
 
@@ -139,6 +140,7 @@ class LabelPlan:
         q_ptr: ``[G+1]`` borders of the queries in a packed plan, else None.
         k_ptr: ``[G+1]`` borders of the keys.
         by_function: whether some part has ids by function.
+        source: the labels' tensors, some of which are the plan's, and what they held; None of other plans.
         memory: results that are needed often for this plan, which do not lead back to it; ``dataclasses.replace`` makes
             a new one.
     """
@@ -150,7 +152,13 @@ class LabelPlan:
     q_ptr: Tensor | None = None
     k_ptr: Tensor | None = None
     by_function: bool = False
+    source: Contents | None = field(default=None, repr=False)
     memory: Memory = field(default_factory=_memory, repr=False, init=False)
+
+    def check_unchanged(self) -> None:
+        """Raise RuntimeError in backward if labels changed since forward; listed pairs are copies."""
+        if self.source is not None and not self.edges_only and not self.source.same():
+            raise RuntimeError("labels must stay as they are until backward is done, got labels changed in place")
 
     @property
     def num_labels(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, EdgeLabels, Labels
 from relgraph.labels.borders import graph_of
-from relgraph.labels.memory import makes_plain, memory_of
+from relgraph.labels.memory import memory_of
 from relgraph.nn import RelationAttention
 from relgraph.nn.inputs import Names
 from relgraph.nn.made_labels import labels_of, labels_of_lengths
@@ -195,9 +195,9 @@ def _without_ids(edge_index: Tensor, nodes: int, ptr: Tensor | None) -> EdgeLabe
 
     def make() -> EdgeLabels:
         none = torch.full((edge_index.shape[-1],), -1, device=edge_index.device)
-        return EdgeLabels(edge_index, none, 0, q_len=nodes, default=-1, ptr=None if ptr is None else ptr.detach())
+        return EdgeLabels(edge_index, none, 0, q_len=nodes, default=-1, ptr=ptr)._private()
 
-    return memory_of(owners, ("all pairs", nodes)).once("labels", make) if makes_plain() else make()
+    return memory_of(owners, ("all pairs", nodes)).once("labels", make)
 
 
 def _check_edges(labels: Labels, edge_index: Tensor) -> None:

@@ -52,6 +52,6 @@ def from_pairs(labels: EdgeLabels, side: int) -> EdgeLabels:
         ends = [pairs.at, labels.edge_index[1]] if side == 0 else [labels.edge_index[0], pairs.at]
         sizes = [labels.k_len, labels.q_len]
         sizes[side] = pairs.nodes.shape[0]
-        return EdgeLabels._trusted(torch.stack(ends), labels.ids, labels.num_labels, sizes[1], sizes[0])
+        return EdgeLabels._trusted(torch.stack(ends), labels.ids, labels.num_labels, sizes[1], sizes[0])._private()
 
     return memory_of([labels], "related").once(("labels", side), make)

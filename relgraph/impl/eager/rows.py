@@ -75,6 +75,7 @@ class _ByRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.call.plan.check_unchanged()
         saved, needs = list(ctx.saved_tensors), ctx.needs_input_grad[1:]
         # sums over blocks, in float32 at least
         grads = [

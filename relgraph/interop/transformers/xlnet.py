@@ -191,7 +191,7 @@ def _kinds(same: Tensor, cls_mask: Tensor | None, split: bool) -> Labels:
         ids = (same[:, 1:, 1:] if split else same).to(torch.int8)
         return DenseLabels(ids if cls_mask is None else ids.masked_fill(cls_mask == 0, -1), 2)
 
-    return memory_of([same]).once(("kinds", split), made)
+    return memory_of([same] if cls_mask is None else [same, cls_mask]).once(("kinds", split), made)
 
 
 def _terms(module: Any, positions: Labels, rows: Tensor, segments: Labels | None) -> dict[str, Any]:
