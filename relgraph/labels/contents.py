@@ -25,8 +25,11 @@ def contents(x: Tensor) -> Any:
     """
     if type(x) is not Tensor or not x.is_cpu:
         return None if x.is_inference() else x._version
-    address, dense = x.data_ptr(), x if x.is_contiguous() else _dense(x)
-    return address, x.shape, HASHES["cpu"](dense.data_ptr(), dense.nbytes)
+    address = x.data_ptr()
+    if x.is_contiguous():
+        return address, x.shape, HASHES["cpu"](address, x.nbytes)
+    dense = _dense(x)
+    return address, x.shape, x.stride(), HASHES["cpu"](dense.data_ptr(), dense.nbytes)
 
 
 def _dense(x: Tensor) -> Tensor:
@@ -46,7 +49,4 @@ class Contents:
 
     def same(self) -> bool:
         """Whether they hold the same now."""
-        for x, held in zip(self.tensors, self.held, strict=True):
-            if contents(x) != held:
-                return False
-        return True
+        return [contents(x) for x in self.tensors] == self.held

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
+from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
+    is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+)
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
 
 from relgraph.labels.contents import contents
@@ -106,9 +109,16 @@ def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = 
         Where nothing can be kept, without owners, with tensors of inference mode, in compiled code or a transform, an
         empty one that nothing keeps.
     """
-    if not owners or not makes_plain() or any(isinstance(x, Tensor) and x.is_inference() for x in owners):
+    held: list[Any] = []
+    for one in () if torch.compiler.is_compiling() else owners:
+        if type(one) is not Tensor and not isinstance(one, Tensor):
+            held.append(one._contents())
+        elif one.is_inference() or is_functorch_wrapped_tensor(one):
+            return Memory(most)
+        else:
+            held.append(contents(one))
+    if not held:
         return Memory(most)
-    held = [contents(x) if isinstance(x, Tensor) else x._contents() for x in owners]
     key = which, *map(id, owners)
     known: _Entry | None = _entries.found.get(key)
     if known is not None and known.belongs_to(owners, held):

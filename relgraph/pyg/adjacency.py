@@ -95,9 +95,9 @@ def _remembered(
 
     def make() -> EdgeLabels:
         index, ids = _check_edges(edge_index, edge_type, sizes, num_relations)
-        # copies: what is remembered must not lead back to its owners, nor change with them before backward
-        ids = None if ids is None else ids.clone()
-        return _labels(index.to(torch.int64, copy=True), ids, sizes, num_relations)._private()
+        # tensors of their own over the same memory: what is remembered must not lead back to its owners
+        ids = None if ids is None else ids.detach()
+        return _labels(index.detach(), ids, sizes, num_relations)._private()
 
     return memory_of(owners, ("edges", sizes, num_relations)).once("labels", make)
 

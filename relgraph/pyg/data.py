@@ -53,8 +53,8 @@ def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str
     return Graph(
         edge_index_of("data", data._store),
         num_nodes,
-        edge_type=_types(data, edge_type, "edge_type"),
-        node_type=_types(data, node_type, "node_type"),
+        edge_type=types_of(data, edge_type, "edge_type"),
+        node_type=types_of(data, node_type, "node_type"),
         ptr=borders(data, num_nodes),
     )
 
@@ -157,7 +157,7 @@ def plain(value: Any) -> Any:
     return value.as_tensor() if isinstance(value, (EdgeIndex, Index)) else value
 
 
-def _types(data: Data, name: str | None, usual: str) -> Tensor | None:
+def types_of(data: Data, name: str | None, usual: str) -> Tensor | None:
     """The type ids in an attribute: integers, or one-hot rows."""
     check_attribute(usual, name)
     if name is None or (name == usual and name not in data):

@@ -16,7 +16,7 @@ from relgraph.graphs import Graph
 from relgraph.labelers.all_pairs import label_pairs
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.ragged import block_address, block_starts
-from relgraph.pyg.data import borders, borders_of, check_sorted
+from relgraph.pyg.data import borders, borders_of, check_sorted, edge_index_of, types_of
 
 
 def to_store(labels: Labels) -> dict[str, Any]:
@@ -75,6 +75,23 @@ def constants_of(labels: Labels) -> tuple[Any, ...] | None:
     return ("dense", labels.num_labels) if isinstance(labels, DenseLabels) else None
 
 
+def numbers_of(edge_index: Tensor, edge_type: Tensor | None, nodes: Graph) -> Tensor:
+    """``[G, 1 or 2]``, a number for the edges of each graph in any order, and one for the edges with their types."""
+    ends = edge_index.to(torch.int64)
+    graph = nodes.graph_of()[ends[1].clamp(0, nodes.num_nodes - 1)]
+    source, target = ends - nodes.borders()[graph]
+    edges = _scattered(_scattered(source) + target)
+    found = [edges] if edge_type is None else [edges, _scattered(edges + edge_type)]
+    return ends.new_zeros(nodes.num_graphs, len(found)).index_add(0, graph, torch.stack(found, 1))
+
+
+def _scattered(x: Tensor) -> Tensor:
+    """Other 64 bits for each number, all of which depend on all of it."""
+    for factor in (-0x2E4AB5CD2E6D12FD, 0x369DEA0F31A53F85):
+        x = (x ^ (x >> 29)) * factor
+    return x ^ (x >> 31)
+
+
 @dataclass(frozen=True)
 class Stored:
     """A stored dict, and its name in messages; entries may have been lost or changed since."""
@@ -110,12 +127,27 @@ class Stored:
         listed = check.items(name, given, "counts") if isinstance(given, (list, tuple)) else (given,)
         return torch.tensor([check.integer(name, count, minimum=0) for count in listed], device=device)
 
-    def labelers(self) -> set[str]:
-        """The expressions of the labelers that made the labels."""
-        by = self._entry("by")
-        if not isinstance(by, (str, list, tuple)) or not all(isinstance(one, str) for one in by):
-            raise TypeError(f"{self.name}['by'] must be the expression of a labeler, got {shown(by)}")
-        return {by} if isinstance(by, str) else set(by)
+    def texts(self, key: str, what: str) -> set[str]:
+        """The texts of all graphs, such as the expressions of the labelers that made the labels."""
+        texts = self._entry(key)
+        if not isinstance(texts, (str, list, tuple)) or not all(isinstance(one, str) for one in texts):
+            raise TypeError(f"{self.name}[{key!r}] must be {what}, got {shown(texts)}")
+        return {texts} if isinstance(texts, str) else set(texts)
+
+    def check_edges(self, data: Data, nodes: Graph) -> None:
+        """Raise ValueError unless the edges, and their types if there still are any, are those that were labeled."""
+        held = self.tensor("edges", 2, nodes.device)
+        name = max(self.texts("types", "the name of an attribute"), default="")
+        index = edge_index_of("data", data._store)
+        types = types_of(data, name, "edge_type") if name in data else None
+        if types is not None and len(types) != index.shape[1]:
+            types = None  # the edges changed without them
+        now = numbers_of(index, types, nodes)
+        if not torch.equal(held[:, : now.shape[1]], now):
+            raise ValueError(
+                f"{self.name} must hold labels of these edges, got edges that changed since: AddRelationLabels must "
+                "come after the transforms that change them; label again"
+            )
 
 
 @dataclass(frozen=True)

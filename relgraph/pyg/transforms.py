@@ -18,7 +18,7 @@ from relgraph.labelers.base import unusual
 from relgraph.labels import Labels
 from relgraph.labels.memory import Memory
 from relgraph.pyg.data import check_attribute, check_data, from_data, known_num_nodes
-from relgraph.pyg.stored import RemainingNodes, Stored, constants_of, remaining_borders, restore, to_store
+from relgraph.pyg.stored import RemainingNodes, Stored, constants_of, numbers_of, remaining_borders, restore, to_store
 
 _RESERVED = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices by these parts of a name
 
@@ -29,8 +29,10 @@ class AddRelationLabels(BaseTransform):
     """Label each graph once, and store the labels with the data so that PyG collates and saves them.
 
     Use it as ``transform`` or ``pre_transform``, and put it last: transforms that change edges, such as
-    ``RandomLinkSplit`` or ``ToUndirected``, leave the stored labels as they are. :func:`~relgraph.pyg.relation_labels`
-    reads the labels back from a graph or a batch. Two attributes hold them:
+    ``RandomLinkSplit`` or ``ToUndirected``, leave the stored labels as they are.
+    :func:`~relgraph.pyg.relation_labels` reads the labels back from a graph or a batch, and raises if its edges or their
+    types changed since; it does not compare them where nodes were removed or moved, or without ``edge_index``. Two
+    attributes hold the labels:
 
     - ``rel``, a dict, so that no sampler mistakes it for node or edge features. Labels of edges are in ``pair``
       ``[P, 2]`` (source, target; that is key, query) and ``label`` ``[P]``, labels of all pairs in ``label`` ``[n²]``,
@@ -108,7 +110,11 @@ class AddRelationLabels(BaseTransform):
                     raise ValueError(f"data.{name} must be free for labels, got other data: give another attr_name")
         labels = self.labeler(graph)
         _check_storable(self.labeler, labels, graph.num_nodes)
-        data[self.attr_name] = {"by": _expression(self.labeler), "nodes": graph.num_nodes, **to_store(labels)}
+        data[self.attr_name] = {
+            "by": _expression(self.labeler), "nodes": graph.num_nodes,
+            "edges": numbers_of(graph.edge_index, graph.edge_type, graph),
+            "types": self.edge_type if graph.edge_type is not None and self.edge_type else "", **to_store(labels),
+        }  # fmt: skip
         data[f"{self.attr_name}_node"] = torch.arange(graph.num_nodes, device=graph.device)
         return data
 
@@ -133,7 +139,8 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no stored labels, labels of another labeler, or nodes that were not labeled, or occur twice.
+        ValueError: no stored labels, labels of another labeler or of edges that changed since, or nodes that were not
+            labeled, or occur twice.
 
     Example:
         >>> from torch_geometric.data import Batch, Data
@@ -162,7 +169,9 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
     sizes = stored.counts("nodes", numbers.device)
     nodes = Graph(no_edges, num_nodes, ptr=remaining_borders(data, num_nodes, sizes))
     remaining = RemainingNodes.of(name, nodes, numbers, sizes)
-    labelers = stored.labelers()
+    if remaining.place is None and "edge_index" in data and "n_id" not in data and check.can_look_at_data(numbers):
+        stored.check_edges(data, nodes)
+    labelers = stored.texts("by", "the expression of a labeler")
     if labelers != {_expression(labeler)}:
         held, reads = " and ".join(sorted(labelers)), _expression(labeler)
         raise ValueError(f"data.{name} must hold labels of the labeler that reads them, {reads}, got those of {held}")

@@ -215,7 +215,9 @@ def test_labels_that_hold_the_same_keep_their_plan():
 
 
 def by_kernels(address, count):
-    return build.kernels().library.relgraph_hash(address, count)
+    hashed = build.kernels().library["relgraph_hash"]
+    hashed.restype, hashed.argtypes = ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_int64]
+    return hashed(address, count)
 
 
 HASHES = [

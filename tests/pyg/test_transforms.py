@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import DataLoader, RandomNodeLoader
 from torch_geometric.loader.utils import filter_data
-from torch_geometric.transforms import AddSelfLoops, Compose, RemoveIsolatedNodes, VirtualNode
+from torch_geometric.transforms import AddSelfLoops, Compose, RemoveIsolatedNodes, ToUndirected, VirtualNode
 
 import relgraph as rg
 from relgraph.labelers import Labeler
@@ -250,10 +251,55 @@ def test_other_transforms(transform):
         relation_labels(VirtualNode()(transform(data)), transform)
     fewer = relation_labels(RemoveIsolatedNodes()(transform(data)), transform)
     assert_follows(fewer, transform.labeler(from_data(data)), [0, 2])
-    more_edges, no_edges = AddSelfLoops()(transform(data)), transform(data)
+    no_edges = transform(data)
     del no_edges.edge_index  # as ToSparseTensor does
-    for changed in (more_edges, no_edges, transform(transform(data))):
+    for changed in (no_edges, transform(transform(data))):
         assert_same(relation_labels(changed, transform), transform.labeler(from_data(data)))
+
+
+CHANGES = {
+    "self-loops": AddSelfLoops("edge_type", 1),
+    "both ways": ToUndirected(),
+    "an edge less": lambda data: data.update({"edge_index": data.edge_index[:, 1:], "edge_type": data.edge_type[1:]}),
+    "reversed": lambda data: data.update({"edge_index": data.edge_index.flip(0)}),
+    "other types": lambda data: data.update({"edge_type": 1 - data.edge_type}),
+    "types that change places": lambda data: data.update({"edge_type": data.edge_type.flip(0)}),
+    "in place": lambda data: data.edge_index.numpy().__setitem__((1, 0), 2) or data,
+    "edges without types": AddSelfLoops(),
+    "none": lambda data: data.update({"edge_index": data.edge_index[:, :0], "edge_type": data.edge_type[:0]}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_edges_that_change_afterwards_are_noticed(change):
+    transform, kinds = AddRelationLabels(rg.EdgeType(2)), torch.tensor([0, 1])
+    ends = torch.tensor([[0, 0], [1, 2]])
+    labeled, other = (transform(Data(edge_index=ends[:, at:], edge_type=kinds[at:], num_nodes=4)) for at in (0, 1))
+    loaded = Data.from_dict(copy.deepcopy(labeled.to_dict()))
+    changed = CHANGES[change](loaded)
+    for read in (changed, Batch.from_data_list([other, changed]), Batch.from_data_list([changed, other])):
+        for by in (transform, transform.labeler):
+            with pytest.raises(ValueError, match="labels of these edges, got edges that changed since: AddRelationL"):
+                relation_labels(read, by)
+    if len(changed.edge_type) == changed.num_edges:
+        assert_same(relation_labels(transform(changed), transform), transform.labeler(from_data(changed)))
+
+
+def test_edges_in_another_order_or_without_types_are_the_same():
+    transform, data = AddRelationLabels(rg.ShortestPath(2)), GRAPHS[1]
+    wanted, turned, bare = relation_labels(transform(data), transform), transform(data), transform(data)
+    turned.edge_index, turned.edge_type = turned.edge_index.flip(1), turned.edge_type.flip(0)
+    del bare.edge_type
+    for read in (turned, bare, Batch.from_data_list([turned])[0]):
+        assert_same(relation_labels(read, transform), wanted)
+
+
+def test_a_sampler_may_leave_out_edges():
+    transform = AddRelationLabels(rg.EdgeType(2))
+    labeled = transform(GRAPHS[1])
+    sampled = labeled.clone().update({"edge_index": labeled.edge_index[:, :2], "edge_type": labeled.edge_type[:2]})
+    sampled.n_id = torch.arange(4)  # as NeighborLoader does
+    assert_same(relation_labels(sampled, transform), relation_labels(labeled, transform))
 
 
 def test_nodes_that_come_twice_are_noticed(transform):
@@ -298,7 +344,8 @@ def test_refuses_labels_that_are_not_there_or_of_another_labeler():
         ({"nodes": 1.5}, TypeError, r"rel\['nodes'\] must be an int, got float"),
         ({"nodes": [1, 1]}, ValueError, r"rel\['nodes'\] must be one per graph, 1, got 2"),
         ({"by": 3}, TypeError, r"rel\['by'\] must be the expression of a labeler, got 3"),
-        ("count", ValueError, r"rel must hold 'count', got \['by', 'label', 'nodes', 'pair'\]: label again"),
+        ({"types": 1}, TypeError, r"rel\['types'\] must be the name of an attribute, got 1"),
+        ("count", ValueError, r"rel must hold 'count', got \['by', 'edges', 'label', 'nodes', 'pair', 'types'\]: label again"),
     ],
 )
 def test_damaged_labels(lost, error, match):

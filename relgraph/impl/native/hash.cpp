@@ -16,8 +16,7 @@ inline uint64_t mixed(uint64_t sum, uint64_t word) {
 }  // namespace
 
 extern "C" {
-// At least 0: negative numbers are for exceptions.
-int64_t relgraph_hash(const unsigned char* data, int64_t bytes) {
+uint64_t relgraph_hash(const unsigned char* data, int64_t bytes) {
   uint64_t all = mixed(ODD, uint64_t(bytes));
   if (bytes >= 8 * LANES) {
     uint64_t sums[LANES], words[LANES];
@@ -33,6 +32,6 @@ int64_t relgraph_hash(const unsigned char* data, int64_t bytes) {
     std::memcpy(&word, data, bytes < 8 ? bytes : 8);
     all = mixed(all, word);
   }
-  return int64_t((all ^ all >> 32) * ODD >> 1);
+  return (all ^ all >> 32) * ODD;
 }
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ctypes import c_int64, c_uint64, c_void_p
+from typing import Any
+
 from relgraph.impl.native import build
 from relgraph.labels.contents import HASHES, hash_of_bytes
 
@@ -9,6 +12,10 @@ from relgraph.labels.contents import HASHES, hash_of_bytes
 def first_hash(address: int, count: int) -> int:
     """The number for so many bytes at this address; from now on kernels are asked, if there are any."""
     kernels = build.load()
-    HASHES["cpu"] = hash_of_bytes if isinstance(kernels, build.Missing) else kernels.library.relgraph_hash
-    return HASHES["cpu"](address, count)
+    found: Any = hash_of_bytes
+    if isinstance(kernels, build.Kernels):
+        found = kernels.library["relgraph_hash"]  # an object of its own, which looks for no exceptions
+        found.restype, found.argtypes = c_uint64, [c_void_p, c_int64]
+    HASHES["cpu"] = found
+    return found(address, count)
 
