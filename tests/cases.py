@@ -208,6 +208,17 @@ WEIGHTED = {
 ALL = KINDS | WEIGHTED
 
 
+WRITES = {
+    "in place": lambda x, new: x.copy_(new),
+    "data": lambda x, new: x.data.copy_(new),
+    "another tensor's data": lambda x, new: setattr(x, "data", new.clone()),
+    "storage": lambda x, new: x.untyped_storage().copy_(new.contiguous().untyped_storage()),
+    "dlpack": lambda x, new: torch.from_dlpack(x).copy_(new),
+    "numpy": lambda x, new: x.numpy().__setitem__(..., new.numpy()),
+}
+"""Ways to write into a tensor, of which torch counts the first only."""
+
+
 @dataclass
 class Case:
     """One call; all tensors that need a gradient are float64 leaves."""
@@ -327,6 +338,7 @@ __all__ = [
     "ALL",
     "KINDS",
     "WEIGHTED",
+    "WRITES",
     "Case",
     "answer",
     "assert_same",

@@ -97,16 +97,16 @@ def _remembered(
         index, ids = _check_edges(edge_index, edge_type, sizes, num_relations)
         # tensors of their own over the same memory: what is remembered must not lead back to its owners
         ids = None if ids is None else ids.detach()
-        return _labels(index.detach(), ids, sizes, num_relations)._private()
+        return _labels(index.detach(), ids, sizes, num_relations)
 
     return memory_of(owners, ("edges", sizes, num_relations)).once("labels", make)
 
 
 def _labels(index: Tensor, ids: Tensor | None, sizes: tuple[int, int], num_relations: int | None) -> EdgeLabels:
-    """Checked edges as labels."""
+    """Checked edges as labels, which do not outlive them."""
     if ids is None:
         ids = torch.full_like(index[0], -1, dtype=torch.int64)
-    return EdgeLabels._trusted(index, ids, num_relations or 0, sizes[1], sizes[0])
+    return EdgeLabels._trusted(index, ids, num_relations or 0, sizes[1], sizes[0])._private()
 
 
 def _check_edges(

@@ -328,9 +328,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
             edge_index: ``[2, E]``, (source, target) by column; an :class:`~torch_geometric.EdgeIndex`; a sparse
                 adjacency with targets as rows, whose values are relations (integers) or ``edge_attr`` (floating); or
                 :class:`~relgraph.EdgeLabels` with ``default=None``, which hold the relations. Labels and plain tensors
-                are checked and sorted once for all layers and steps, and again after torch changed them in place (not
-                after a change through a NumPy array of the same memory); all other forms, also an EdgeIndex, in each
-                call.
+                are checked and sorted once for all layers and steps, and again after their contents changed (on a GPU
+                only after a change that torch counts, not through ``.data`` or DLPack); all other forms, also an
+                EdgeIndex, in each call.
             edge_type: ``[E]``, integers in ``[-1, R)``, the relation of every edge, -1 for none, which full maps and
                 ``normalize="relation"`` refuse; required by a layer with ``num_relations``, unless ``edge_index`` holds
                 it.

@@ -254,7 +254,7 @@ class RelationHeteroConv(EdgeLayer):
             source, _, target = kind
             index.append(some.index.long() + torch.tensor([[first[source]], [first[target]]], device=device))
             ids.append(torch.full_like(index[-1][0], self.edge_types.index(kind), dtype=torch.int64))
-        return EdgeLabels._trusted(torch.cat(index, 1), torch.cat(ids), len(self.edge_types), total, total)
+        return EdgeLabels._trusted(torch.cat(index, 1), torch.cat(ids), len(self.edge_types), total, total)._private()
 
     def _pass_messages(
         self, query: Tensor, key: Tensor, value: Tensor, labels: EdgeLabels, edges: dict[EdgeKind, Edges]

@@ -15,19 +15,9 @@ from relgraph.impl.native import build
 from relgraph.labels.contents import contents, hash_of_bytes
 from relgraph.labels.memory import memory_of
 from relgraph.plan import lower
-from tests.cases import ALL, Case, assert_same, computed, make
+from tests.cases import ALL, WRITES, Case, assert_same, computed, make
 
 N = 12
-
-WRITES = {
-    "in place": lambda x, new: x.copy_(new),
-    "data": lambda x, new: x.data.copy_(new),
-    "another tensor's data": lambda x, new: setattr(x, "data", new.clone()),
-    "storage": lambda x, new: x.untyped_storage().copy_(new.contiguous().untyped_storage()),
-    "dlpack": lambda x, new: torch.from_dlpack(x).copy_(new),
-    "numpy": lambda x, new: x.numpy().__setitem__(..., new.numpy()),
-}
-
 
 def turned(x):
     return x.flip(-1).contiguous()
