@@ -8,6 +8,7 @@ from hypothesis import settings
 
 from relgraph.impl.native import build, problem
 from relgraph.impl.triton import limits, selfcheck
+from relgraph.labels.contents import HASHES, hash_of_bytes
 from relgraph.plan import SORTERS
 from relgraph.plan.memory import _by_ints
 
@@ -77,6 +78,7 @@ def on_a_cpu(request, monkeypatch):
     there = build.Kernels(None, None, None) if request.param else build.Missing("RELGRAPH_NATIVE=0 turns them off")
     monkeypatch.setattr(build, "_known", there)
     monkeypatch.delitem(SORTERS, "cpu")  # there is no library behind these kernels
+    monkeypatch.setitem(HASHES, "cpu", hash_of_bytes)
     return "native" if request.param else "chunked"
 
 

@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.labels.contents import contents
+from relgraph.labels.borders import check_ptrs
+from relgraph.labels.contents import Contents
 from relgraph.labels.naming import named_by, names_of
 
 if TYPE_CHECKING:
@@ -312,31 +313,44 @@ class Labels(ABC):
         """The ``q_offset`` of all distance labels within these; None for each that was built without one."""
         return ()
 
-    # What the library asks of every kind; a sum asks its parts.
-    def _tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that a plan is made of: not weights."""
+    def _held(self) -> list[Any]:
+        """The tensors and labels that these labels hold themselves."""
+        fields = (
+            x if type(x) is tuple and x and isinstance(x[0], (Tensor, Labels)) else (x,) for x in vars(self).values()
+        )
+        return [x for field in fields for x in field if isinstance(x, (Tensor, Labels))]
+
+    def _tensors(self) -> dict[int, Tensor]:
+        """By number, all tensors of which a plan is made: not weights."""
+        found: dict[int, Tensor] = {}
+        for x in self._held():
+            found |= x._tensors() if isinstance(x, Labels) else {} if x is self._weights else {id(x): x}
+        return found
+
+    def _contents(self) -> Contents:
+        """What these tensors hold now."""
         if self._watched is None:
-            held = [x for value in vars(self).values() for x in (value if type(value) is tuple else (value,))]
-            found = {id(x): x for x in held if isinstance(x, Tensor) and x is not self._weights}
-            for labels in held:
-                if isinstance(labels, Labels):
-                    found |= {id(x): x for x in labels._tensors()}
-            vars(self)["_watched"] = tuple(found.values())
-        return self._watched  # pyright: ignore[reportReturnType]
+            vars(self)["_watched"] = tuple(self._tensors().values())
+        return Contents(self._watched)  # pyright: ignore[reportArgumentType]
 
     def _private(self) -> Self:
-        """These labels, whose tensors nobody else has, so that their contents need not be compared."""
+        """These labels, whose tensors nobody else has, so that they need not be watched."""
         vars(self)["_watched"] = ()
         return self
 
-    def _contents(self) -> list[Any]:
-        """What these tensors hold now."""
-        return [contents(x) for x in self._tensors()]
+    def _check_again(self) -> None:
+        """Check tensors that changed as the constructor did, and note again what it noted of them."""
+        for x in self._held():
+            if isinstance(x, Labels):
+                x._check_again()
+        check_ptrs(self.k_ptr, self.q_ptr, self.q_len, self.k_len)
+        ids, full = (vars(self).get(name) for name in ("ids", "full"))
+        if ids is not None:
+            check.id_range("ids", ids, self.num_labels, minimum=UNLABELED if full is None else NOT_ATTENDING)
+        if ids is not None and full is not None:
+            self._set(full=not bool((ids == NOT_ATTENDING).any()))
 
-    def _rebuilt(self) -> Labels:
-        """Labels of what these tensors hold now, checked as in the constructor."""
-        raise NotImplementedError
-
+    # What the library asks of every kind; a sum asks its parts.
     @property
     def _summands(self) -> tuple[Labels, ...]:
         """The parts of a sum; other labels are their only part."""

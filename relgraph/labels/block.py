@@ -15,7 +15,7 @@ from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels
 from relgraph.labels.borders import check_ptrs, cut_borders, graph_at, graph_of, positions_before
 from relgraph.labels.costs import Rows
 from relgraph.labels.counts import bins, less_hidden
-from relgraph.labels.dense import DenseLabels, all_attend, as_given, stored_ids, without_ids
+from relgraph.labels.dense import DenseLabels, all_attend, stored_ids, without_ids
 from relgraph.labels.pairs import Pairs
 from relgraph.labels.ragged import block_address, block_positions, block_starts
 
@@ -176,11 +176,6 @@ class BlockLabels(Labels):
         k_ptr = cut_borders(self.k_ptr, start, stop)
         cut = [block[:, cols] for block, cols in zip(self._blocks(), _within(self.k_ptr, k_ptr, start), strict=True)]
         return self._cut(cut, self.q_len, stop - start, self.q_ptr, k_ptr)
-
-    def _rebuilt(self) -> Self:
-        ids, attend = as_given(self.ids)
-        lengths = self.q_len, self.k_len
-        return type(self)(ids, self.num_labels, self.k_ptr, q_ptr=self.q_ptr, attend=attend, lengths=lengths)
 
     def _carries_no_ids(self) -> bool:
         return self.num_labels == 0 or without_ids(self.ids)

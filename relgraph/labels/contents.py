@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def hash_of_bytes(address: int, count: int) -> int:
-    """A number for so many bytes at this address; the order of all of them counts."""
+    """A number for so many bytes at this address, in their order."""
     return hash(ctypes.string_at(address, count))
 
 
 HASHES: dict[str, Callable[[int, int], int]] = {"cpu": hash_of_bytes}
-"""What is taken in the place of :func:`hash_of_bytes` for each kind of device; a module with a faster one says so."""
+"""The function for each kind of device; a module above that has a faster one puts it here."""
 
 
 def contents(x: Tensor) -> Any:
@@ -28,23 +28,18 @@ def contents(x: Tensor) -> Any:
     address = x.data_ptr()
     if x.is_contiguous():
         return address, x.shape, HASHES["cpu"](address, x.nbytes)
-    dense = _dense(x)
-    return address, x.shape, x.stride(), HASHES["cpu"](dense.data_ptr(), dense.nbytes)
-
-
-def _dense(x: Tensor) -> Tensor:
-    """The numbers of a tensor, those of an expanded axis once, in an order that follows from its strides."""
-    for axis, step in enumerate(x.stride()):
-        x = x.narrow(axis, 0, 1) if step == 0 and x.shape[axis] else x
-    turned = x.mT if x.dim() > 1 else x
-    return turned if turned.is_contiguous() else x.contiguous()
+    shape, steps = x.shape, x.stride()
+    for axis, step in enumerate(steps):  # an expanded axis counts once
+        x = x.narrow(axis, 0, 1) if step == 0 and shape[axis] else x
+    x = x.mT if x.dim() > 1 and x.mT.is_contiguous() else x.contiguous()
+    return address, shape, steps, HASHES["cpu"](x.data_ptr(), x.nbytes)
 
 
 class Contents:
-    """Tensors, and what they held when this was made."""
+    """Tensors of labels, and what they held when this was made."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = tensors
+        self.tensors, self.shapes = tensors, [x.shape for x in tensors]
         self.held = [contents(x) for x in tensors]
 
     def same(self) -> bool:

@@ -36,12 +36,6 @@ def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, 
     return ids if attend is None else ids.masked_fill(~attend, NOT_ATTENDING)
 
 
-def as_given(codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids and which of them attend, from codes."""
-    attend = codes != NOT_ATTENDING
-    return codes.masked_fill(~attend, UNLABELED), attend
-
-
 def all_attend(attend: Tensor | None) -> bool:
     """Whether every pair is known to attend."""
     return attend is None or (check.can_look_at_data(attend) and bool(attend.all()))
@@ -127,12 +121,6 @@ class DenseLabels(Labels):
     def cols(self, start: int, stop: int) -> Self:
         check_slice(start, stop, self.k_len)
         return self._make(**{**self.__getstate__(), "ids": self.ids[:, :, start:stop], "k_len": stop - start})
-
-    def _rebuilt(self) -> Self:
-        if self.ids.shape != (wanted := (self.batch_size, self.q_len, self.k_len)):
-            raise ValueError(f"ids must keep the shape {list(wanted)}, got {list(self.ids.shape)}")
-        ids, attend = as_given(self.ids)
-        return type(self)(ids, self.num_labels, attend=attend)
 
     def _carries_no_ids(self) -> bool:
         return self.num_labels == 0 or without_ids(self.ids)

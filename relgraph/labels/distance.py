@@ -103,11 +103,6 @@ class DistanceLabels(Labels):
                 return x.device
         return None
 
-    def _rebuilt(self) -> Self:
-        names = "lookup", "left", "num_labels", "q_offset", "q_ptr"
-        same: Any = {name: getattr(self, name) for name in names}
-        return type(self)(self.q_len, self.k_len, ptr=self.k_ptr, **same)
-
     @property
     def offsets(self) -> tuple[int | Tensor | None, ...]:
         return (self.q_offset,)

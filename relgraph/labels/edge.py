@@ -185,6 +185,10 @@ class EdgeLabels(Labels):
                 f"one edge from {pair % self.k_len} to {pair // self.k_len}"
             )
 
+    def _check_again(self) -> None:
+        super()._check_again()
+        self._check_edges(self.batch_size)
+
     @property
     def offsets(self) -> tuple[int | Tensor | None, ...]:
         return self.default.offsets if isinstance(self.default, Labels) else ()
@@ -206,10 +210,6 @@ class EdgeLabels(Labels):
         each_counts = self.default is None or self.duplicates == "sum"
         below = self.default._several_at(row) if isinstance(self.default, Labels) else torch.zeros_like(listed > 0)
         return torch.where(listed > 0, (listed > 1) & each_counts, below)
-
-    def _rebuilt(self) -> Self:
-        default = self._of_default(lambda labels: labels._rebuilt())
-        return self._with_edges(self.edge_index, self.ids, self.batch, default=default)
 
     def _carries_no_ids(self) -> bool:
         if self.num_labels == 0:

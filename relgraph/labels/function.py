@@ -13,7 +13,7 @@ from relgraph.arguments import check
 from relgraph.labels.alike import check_room, check_slice, common_batch
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, smallest_dtype
 from relgraph.labels.block import BlockLabels
-from relgraph.labels.borders import check_ptrs, cut_borders, graph_of
+from relgraph.labels.borders import cut_borders, graph_of
 from relgraph.labels.costs import Rows
 from relgraph.labels.counts import SHIFT, less_hidden
 from relgraph.labels.dense import DenseLabels
@@ -254,10 +254,6 @@ class FunctionLabels(Labels):
 
     def _changed(self, **changed: Any) -> Self:
         return self._make(**{**self.__getstate__(), **changed})
-
-    def _rebuilt(self) -> Self:
-        check_ptrs(self.k_ptr, self.q_ptr, self.q_len, self.k_len)
-        return self
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)

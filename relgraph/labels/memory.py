@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from operator import is_
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -77,22 +78,8 @@ def makes_plain() -> bool:
     return mode is None or not any(one.is_infra_mode() for one in _get_current_dispatch_mode_stack())
 
 
-class _Entry(NamedTuple):
-    """A memory, the objects that it belongs to, and what they held."""
-
-    owners: list[weakref.ref[Any]]
-    held: list[Any]
-    memory: Memory
-
-    def belongs_to(self, owners: Sequence[Any], held: list[Any]) -> bool:
-        """Whether it was made for these objects, not for others whose numbers they have now, and as they are."""
-        for ref, one in zip(self.owners, owners, strict=True):
-            if ref() is not one:
-                return False
-        return self.held == held
-
-
-_entries = Memory(1024)  # plans point to theirs, which stay with them in any case
+_entries = Memory(1024)
+"""What the owners held, weak references to them, and their memory."""
 
 
 def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = None) -> Memory:
@@ -112,7 +99,7 @@ def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = 
     held: list[Any] = []
     for one in () if torch.compiler.is_compiling() else owners:
         if type(one) is not Tensor and not isinstance(one, Tensor):
-            held.append(one._contents())
+            held.append(one._contents().held)
         elif one.is_inference() or is_functorch_wrapped_tensor(one):
             return Memory(most)
         else:
@@ -120,13 +107,14 @@ def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = 
     if not held:
         return Memory(most)
     key = which, *map(id, owners)
-    known: _Entry | None = _entries.found.get(key)
-    if known is not None and known.belongs_to(owners, held):
-        return known.memory
+    known = _entries.found.get(key)
+    # other objects may have the numbers of these now
+    if known is not None and known[0] == held and all(map(is_, (ref() for ref in known[1]), owners)):
+        return known[2]
     _entries.found.pop(key, None)
     pop = _entries.found.pop  # at the end of the process this module's names may be gone before the last owner
 
     def forget(_: Any) -> None:
         pop(key, None)
 
-    return _entries.once(key, lambda: _Entry([weakref.ref(x, forget) for x in owners], held, Memory(most))).memory
+    return _entries.once(key, lambda: (held, [weakref.ref(x, forget) for x in owners], Memory(most)))[2]

@@ -92,9 +92,6 @@ class SumLabels(Labels):
     def _summands(self) -> tuple[Labels, ...]:
         return self.parts
 
-    def _rebuilt(self) -> SumLabels:
-        return SumLabels(*(part._rebuilt() for part in self.parts))
-
     def _carries_no_ids(self) -> bool:
         return all(part._carries_no_ids() for part in self.parts)
 

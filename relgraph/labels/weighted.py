@@ -221,10 +221,6 @@ class WeightedLabels(Labels):
     def _several(self) -> bool:
         return self.pairs._several
 
-    def _rebuilt(self) -> Self:
-        check.id_range("ids", self.ids, self.num_labels)
-        return self._of(self.ids.clone(), self.weights, self.pairs._rebuilt())
-
     def _carries_no_ids(self) -> bool:
         return self.num_labels == 0 or without_ids(self.ids)
 

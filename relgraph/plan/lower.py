@@ -58,13 +58,14 @@ def lower(labels: Labels) -> LabelPlan:
         return known
     if not makes_plain():
         return _lower(labels, None)
-    source, now = Contents(labels._tensors()), labels
-    if known is not None and str(labels.device) == "cpu":
-        now = plainly(labels._rebuilt)  # what was checked before holds no longer; a GPU would have to wait
-    plan = plainly(lambda: _lower(now, source))
+    source = labels._contents()
     if known is not None:
+        if source.shapes != known.source.shapes:
+            raise ValueError(f"labels must keep the shapes of their tensors, got changed ones in {labels!r}")
+        if str(labels.device) == "cpu":  # a GPU would have to wait
+            plainly(labels._check_again)
         vars(labels).pop("_plan", None)
-    return vars(labels).setdefault("_plan", plan)
+    return vars(labels).setdefault("_plan", plainly(lambda: _lower(labels, source)))
 
 
 def _lower(labels: Labels, source: Contents | None) -> LabelPlan:

@@ -76,20 +76,13 @@ def constants_of(labels: Labels) -> tuple[Any, ...] | None:
 
 
 def numbers_of(edge_index: Tensor, edge_type: Tensor | None, nodes: Graph) -> Tensor:
-    """``[G, 1 or 2]``, a number for the edges of each graph in any order, and one for the edges with their types."""
-    ends = edge_index.to(torch.int64)
-    graph = nodes.graph_of()[ends[1].clamp(0, nodes.num_nodes - 1)]
-    source, target = ends - nodes.borders()[graph]
-    edges = _scattered(_scattered(source) + target)
-    found = [edges] if edge_type is None else [edges, _scattered(edges + edge_type)]
-    return ends.new_zeros(nodes.num_graphs, len(found)).index_add(0, graph, torch.stack(found, 1))
-
-
-def _scattered(x: Tensor) -> Tensor:
-    """Other 64 bits for each number, all of which depend on all of it."""
-    for factor in (-0x2E4AB5CD2E6D12FD, 0x369DEA0F31A53F85):
-        x = (x ^ (x >> 29)) * factor
-    return x ^ (x >> 31)
+    """``[G]``, a number for the edges of each graph with their types, in any order."""
+    graph = nodes.graph_of()[edge_index[1].clamp(0, nodes.num_nodes - 1)]
+    numbers = torch.zeros_like(graph)
+    for x in (*(edge_index - nodes.borders()[graph]), 0 if edge_type is None else edge_type):
+        numbers = (numbers + x + 1) * -0x2E4AB5CD2E6D12FD  # of 64 bits, so that different edges give different ones
+        numbers = numbers ^ (numbers >> 29)
+    return numbers.new_zeros(nodes.num_graphs).index_add(0, graph, numbers)
 
 
 @dataclass(frozen=True)
@@ -135,19 +128,20 @@ class Stored:
         return {texts} if isinstance(texts, str) else set(texts)
 
     def check_edges(self, data: Data, nodes: Graph) -> None:
-        """Raise ValueError unless the edges, and their types if there still are any, are those that were labeled."""
-        held = self.tensor("edges", 2, nodes.device)
-        name = max(self.texts("types", "the name of an attribute"), default="")
-        index = edge_index_of("data", data._store)
-        types = types_of(data, name, "edge_type") if name in data else None
-        if types is not None and len(types) != index.shape[1]:
-            types = None  # the edges changed without them
-        now = numbers_of(index, types, nodes)
-        if not torch.equal(held[:, : now.shape[1]], now):
-            raise ValueError(
-                f"{self.name} must hold labels of these edges, got edges that changed since: AddRelationLabels must "
-                "come after the transforms that change them; label again"
-            )
+        """Raise ValueError if the edges or their types are other ones than were labeled."""
+        index, name = (
+            edge_index_of("data", data._store),
+            max(self.texts("types", "the name of an attribute"), default=""),
+        )
+        if not name or name in data:
+            types = types_of(data, name, "edge_type") if name else None
+            fits = types is None or len(types) == index.shape[1]
+            held = self.tensor("edges", 1, nodes.device)
+            if not fits or not torch.equal(held, numbers_of(index, types, nodes)):
+                raise ValueError(
+                    f"{self.name} must hold labels of these edges, got edges that changed since: AddRelationLabels "
+                    "must come after the transforms that change them; label again"
+                )
 
 
 @dataclass(frozen=True)

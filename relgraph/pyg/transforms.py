@@ -30,9 +30,8 @@ class AddRelationLabels(BaseTransform):
 
     Use it as ``transform`` or ``pre_transform``, and put it last: transforms that change edges, such as
     ``RandomLinkSplit`` or ``ToUndirected``, leave the stored labels as they are.
-    :func:`~relgraph.pyg.relation_labels` reads the labels back from a graph or a batch, and raises if its edges or their
-    types changed since; it does not compare them where nodes were removed or moved, or without ``edge_index``. Two
-    attributes hold the labels:
+    :func:`~relgraph.pyg.relation_labels` reads the labels back from a graph or a batch, and raises if edges or their
+    types changed since, unless nodes were removed or moved too. Two attributes hold the labels:
 
     - ``rel``, a dict, so that no sampler mistakes it for node or edge features. Labels of edges are in ``pair``
       ``[P, 2]`` (source, target; that is key, query) and ``label`` ``[P]``, labels of all pairs in ``label`` ``[n²]``,

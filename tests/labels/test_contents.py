@@ -19,6 +19,7 @@ from tests.cases import ALL, WRITES, Case, assert_same, computed, make
 
 N = 12
 
+
 def turned(x):
     return x.flip(-1).contiguous()
 
@@ -139,8 +140,9 @@ def test_another_shape_is_refused():
     case = make(labels)
     result(case, labels, None)
     labels.ids.data = labels.ids[:, :5].clone()
-    with pytest.raises(ValueError, match=r"ids must keep the shape \[1, 12, 12\], got \[1, 5, 12\]"):
-        result(case, labels, None)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="labels must keep the shapes of their tensors, got changed ones in Dense"):
+            result(case, labels, None)
 
 
 def test_pairs_that_stop_to_attend_and_edges_that_become_parallel():
@@ -206,7 +208,7 @@ def test_labels_that_hold_the_same_keep_their_plan():
 
 def by_kernels(address, count):
     hashed = build.kernels().library["relgraph_hash"]
-    hashed.restype, hashed.argtypes = ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_int64]
+    hashed.restype, hashed.argtypes = ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_uint64]
     return hashed(address, count)
 
 

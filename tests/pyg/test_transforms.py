@@ -345,7 +345,11 @@ def test_refuses_labels_that_are_not_there_or_of_another_labeler():
         ({"nodes": [1, 1]}, ValueError, r"rel\['nodes'\] must be one per graph, 1, got 2"),
         ({"by": 3}, TypeError, r"rel\['by'\] must be the expression of a labeler, got 3"),
         ({"types": 1}, TypeError, r"rel\['types'\] must be the name of an attribute, got 1"),
-        ("count", ValueError, r"rel must hold 'count', got \['by', 'edges', 'label', 'nodes', 'pair', 'types'\]: label again"),
+        (
+            "count",
+            ValueError,
+            r"rel must hold 'count', got \['by', 'edges', 'label', 'nodes', 'pair', 'types'\]: label again",
+        ),
     ],
 )
 def test_damaged_labels(lost, error, match):

@@ -4,7 +4,7 @@
 - ``edges``: a call over listed pairs only.
 - ``prepared``: a small call whose struct lacks nothing but addresses.
 - ``sort``, ``sort.cpp``: listed pairs in the order of query rows, for every implementation.
-- ``hash``, ``hash.cpp``: numbers by which a change of labels or edges shows.
+- ``hash.cpp``: numbers by which a change of labels or edges shows.
 - ``structs``: the structs that both languages share; ``problem`` fills them from tensors; ``check`` checks the values.
 - ``build``: loads the library that fits this processor, or says why there is none; ``compiler`` makes one, and
   ``packaging`` calls it when relgraph is installed.

@@ -29,6 +29,7 @@ from relgraph.impl.native import compiler
 from relgraph.impl.native.compiler import UnavailableError
 from relgraph.impl.native.found import Found, find
 from relgraph.impl.native.structs import CEdges, CPairs, CPart, CProblem
+from relgraph.labels.contents import HASHES, hash_of_bytes
 
 SWITCH = "RELGRAPH_NATIVE"
 
@@ -122,6 +123,19 @@ def load() -> Kernels | Missing:
 def loaded() -> Kernels | None:
     """The kernels if they are loaded already."""
     return _known if isinstance(_known, Kernels) else None
+
+
+def _first_hash(address: int, count: int) -> int:
+    """The number for so many bytes at this address; from now on by the kernels, if there are any."""
+    known, found = load(), hash_of_bytes
+    if isinstance(known, Kernels):
+        found = known.library["relgraph_hash"]  # an object of its own, which looks for no exceptions
+        found.restype, found.argtypes = ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_uint64]
+    HASHES["cpu"] = found
+    return found(address, count)
+
+
+HASHES["cpu"] = _first_hash
 
 
 def missing() -> str | None:

@@ -25,13 +25,11 @@ from relgraph.impl.eager.primitive import outputs as outputs_in_torch
 from relgraph.impl.listed import added_to_pairs, given_factor, gradient_of_mask
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_listed, check_plan, check_rows, check_weighted
-from relgraph.impl.native.hash import first_hash
 from relgraph.impl.native.problem import KeepsAlive, as_long
 from relgraph.impl.native.sort import sort_pairs
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import free_maps, split_batched
-from relgraph.labels.contents import HASHES
 from relgraph.plan import SORTERS, Csr, LabelPlan
 from relgraph.score import NAMED, encode
 
@@ -428,4 +426,4 @@ op.plug(
     KERNELS, _forward, _backward, impl="native", instead="impl='edges' or 'dense'", twin=_twin, direct=True,
     check=check_listed,
 )  # fmt: skip
-SORTERS["cpu"], HASHES["cpu"] = sort_pairs, first_hash
+SORTERS["cpu"] = sort_pairs

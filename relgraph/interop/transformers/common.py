@@ -195,8 +195,6 @@ def one_row(mask: Tensor | None) -> Tensor | None:
     def is_one_row() -> bool:
         return torch.equal(mask, first.expand_as(mask))
 
-    if mask.is_inference():  # has no version that counts changes in place
-        return first if is_one_row() else mask
     found = memory_of([mask]).once("one row", lambda: first.clone() if is_one_row() else None)
     return mask if found is None else found
 

@@ -147,7 +147,7 @@ def _of_keys(mask: Tensor | None, offset: Any, extent: int) -> Tensor | None:
             wanted = torch.zeros_like(mask).masked_fill_(~wanted, torch.finfo(mask.dtype).min)
         return torch.equal(mask, wanted), None if keys.all() else keys
 
-    simple, keys = found() if mask.is_inference() else memory_of([mask]).once(("keys", first, extent), found)
+    simple, keys = memory_of([mask]).once(("keys", first, extent), found)
     return keys if simple else mask
 
 
