@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
@@ -313,24 +313,19 @@ class Labels(ABC):
         """The ``q_offset`` of all distance labels within these; None for each that was built without one."""
         return ()
 
-    def _held(self) -> list[Any]:
-        """The tensors and labels that these labels hold themselves."""
-        fields = (
-            x if type(x) is tuple and x and isinstance(x[0], (Tensor, Labels)) else (x,) for x in vars(self).values()
-        )
-        return [x for field in fields for x in field if isinstance(x, (Tensor, Labels))]
-
-    def _tensors(self) -> dict[int, Tensor]:
-        """By number, all tensors of which a plan is made: not weights."""
-        found: dict[int, Tensor] = {}
-        for x in self._held():
-            found |= x._tensors() if isinstance(x, Labels) else {} if x is self._weights else {id(x): x}
-        return found
+    def _held(self) -> Iterator[Any]:
+        """The tensors of which a plan is made, not weights, and the labels inside, each before its own."""
+        for value in list(vars(self).values()):
+            several = type(value) is tuple and value and isinstance(value[0], (Tensor, Labels))
+            for x in value if several else (value,):
+                if isinstance(x, Labels) or (isinstance(x, Tensor) and x is not self._weights):
+                    yield x
+                    yield from x._held() if isinstance(x, Labels) else ()
 
     def _contents(self) -> Contents:
         """What these tensors hold now."""
         if self._watched is None:
-            vars(self)["_watched"] = tuple(self._tensors().values())
+            vars(self)["_watched"] = tuple({id(x): x for x in self._held() if isinstance(x, Tensor)}.values())
         return Contents(self._watched)  # pyright: ignore[reportArgumentType]
 
     def _private(self) -> Self:
@@ -340,15 +335,13 @@ class Labels(ABC):
 
     def _check_again(self) -> None:
         """Check tensors that changed as the constructor did, and note again what it noted of them."""
-        for x in self._held():
-            if isinstance(x, Labels):
-                x._check_again()
         check_ptrs(self.k_ptr, self.q_ptr, self.q_len, self.k_len)
-        ids, full = (vars(self).get(name) for name in ("ids", "full"))
-        if ids is not None:
-            check.id_range("ids", ids, self.num_labels, minimum=UNLABELED if full is None else NOT_ATTENDING)
-        if ids is not None and full is not None:
-            self._set(full=not bool((ids == NOT_ATTENDING).any()))
+        known: dict[str, Any] = vars(self)
+        if "ids" in known:
+            least = NOT_ATTENDING if "full" in known else UNLABELED
+            check.id_range("ids", known["ids"], known["num_labels"], minimum=least)
+        if "ids" in known and "full" in known:
+            known["full"] = not bool((known["ids"] == NOT_ATTENDING).any())
 
     # What the library asks of every kind; a sum asks its parts.
     @property

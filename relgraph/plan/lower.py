@@ -62,8 +62,9 @@ def lower(labels: Labels) -> LabelPlan:
     if known is not None:
         if source.shapes != known.source.shapes:
             raise ValueError(f"labels must keep the shapes of their tensors, got changed ones in {labels!r}")
-        if str(labels.device) == "cpu":  # a GPU would have to wait
-            plainly(labels._check_again)
+        for one in (labels, *labels._held()) if str(labels.device) == "cpu" else ():  # a GPU would have to wait
+            if isinstance(one, Labels):
+                plainly(one._check_again)
         vars(labels).pop("_plan", None)
     return vars(labels).setdefault("_plan", plainly(lambda: _lower(labels, source)))
 
