@@ -26,13 +26,13 @@ def tensor_once(memory: Memory, key: object, make: Callable[[], Tensor]) -> Tens
 
 
 def memo_of(plan: LabelPlan) -> Memory:
-    """The plan's own memory, that of its pairs if only these attend, or of its numbers if it has no tensors."""
-    csr, found = plan.parts[0].csr, plan.memory.found
+    """A memory of this plan, that of its pairs if only these attend, or that of its numbers if it has no tensors."""
+    csr, found = plan.parts[0].csr, plan.memory.found.get("memo")
+    if found is not None:
+        return found
+    if plan.by_function:
+        return plan.memory
     if csr is not None and plan.edges_only:
         return csr.memory
-    if "of numbers" not in found:
-        if plan.by_function or not makes_plain():
-            return plan.memory
-        tensors, ints = encode(plan)
-        found["of numbers"] = None if tensors else plan_memo(tensors, ints)
-    return found["of numbers"] or plan.memory
+    tensors, ints = encode(plan)
+    return plan.memory.once("memo", Memory if tensors else lambda: plan_memo(tensors, ints))

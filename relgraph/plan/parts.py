@@ -157,7 +157,7 @@ class LabelPlan:
 
     def check_unchanged(self) -> None:
         """Raise RuntimeError in backward if labels changed since forward; listed pairs are copies."""
-        if self.source is not None and not self.edges_only and not self.source.same():
+        if self.source is not None and self.source.tensors and not self.edges_only and not self.source.same():
             raise RuntimeError("labels must stay as they are until backward is done, got labels changed in place")
 
     @property
