@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from relgraph.labels.memory import Memory, makes_plain, memory_of
+from relgraph.labels.memory import Memory, memory_of
 from relgraph.plan.codec import encode
 from relgraph.plan.parts import LabelPlan
 
