@@ -10,6 +10,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import xlnet  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 # that of Funnel's code before 5.0 about its own slices
@@ -172,3 +173,11 @@ def test_dropout_of_the_first_token(value):
     torch.testing.assert_close(total.mean().item(), 1.0, atol=0.01, rtol=0)
     # each of 8 equal weights is kept with this probability: the variance of their mean
     torch.testing.assert_close(total.var().item(), value / (1 - value) / 8, atol=0.005, rtol=0)
+
+
+def test_labels_of_segments_are_those_of_both_masks():
+    same, first = torch.ones(1, 3, 3, dtype=torch.bool), torch.ones(3, 3)
+    assert xlnet._kinds(same, first, False).ids.unique().tolist() == [1]
+    assert xlnet._kinds(same, first.tril(), False).ids.unique().tolist() == [-1, 1]
+    first.numpy()[0] = 0.0
+    assert xlnet._kinds(same, first, False).ids[0].tolist() == [[-1, -1, -1], [1, 1, 1], [1, 1, 1]]
