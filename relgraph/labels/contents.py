@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -19,11 +20,11 @@ HASHES: dict[str, Callable[[int, int], int]] = {"cpu": hash_of_bytes}
 
 
 def contents(x: Tensor) -> Any:
-    """What a tensor holds: on a CPU by its numbers, whoever wrote them; elsewhere by its version, which torch counts.
+    """What a tensor holds: on a CPU by its numbers, whoever wrote them; else by its version, which torch counts.
 
     No version counts changes of ``x.data``, through the storage, DLPack or a NumPy array.
     """
-    if type(x) is not Tensor or not x.is_cpu:
+    if type(x) is not Tensor or not x.is_cpu or x.layout is not torch.strided or x.is_nested:
         return None if x.is_inference() else x._version
     address = x.data_ptr()
     if x.is_contiguous():
