@@ -113,9 +113,10 @@ def before_turn(
 
 def turn_of(module: Any) -> Turn | str | None:
     """How a module turns its queries: None if it does not, or the reason if that cannot be undone."""
-    if not is_rotary(module):
-        return None
     forward: Any = inspect.unwrap(type(module).forward)
+    if not is_rotary(module):
+        variables = getattr(getattr(forward, "__code__", None), "co_varnames", ())
+        return _UNKNOWN if {"position_embeddings", "cos"} <= {*variables} else None  # a turn by another name
     names, turns, later = {"self": module, "position_embeddings": ()}, [], []
     try:
         statements = _statements(forward)
@@ -172,9 +173,13 @@ def _tried(function: Any) -> Turn | None:
                 after, before = (_run(function, row[:size], *x) for x in ((cos, sin), (cos * 0 + 1, sin * 0)))
             except (RuntimeError, TypeError, ValueError):
                 continue
-            if torch.allclose(turn.undone(after, (cos, sin)), before, atol=1e-4):
+            if not torch.allclose(turn.undone(after, (cos, sin)), before, atol=1e-4):
+                break
+            try:  # two angles for three queries: DINOv3 turns the last two
+                some = _run(function, row[:size].repeat(3, 1), *(x.repeat(1, 2, 1) for x in (cos, sin)))
+            except RuntimeError:
                 return turn
-            break
+            return None if some.shape == (1, 1, 3, size) else turn
     return None
 
 
@@ -183,5 +188,5 @@ def _run(function: Any, row: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     known = {"cos": cos, "sin": sin, "freqs_cis": torch.complex(cos, sin)}
     arguments = inspect.signature(function).parameters.values()
     needed = [x.name for x in arguments if x.name in known or (x.default is x.empty and x.kind is not x.VAR_KEYWORD)]
-    answer = function(**{name: known.get(name, row.view(1, 1, 1, -1)) for name in needed})
+    answer = function(**{name: known.get(name, row.view(1, 1, -1, row.shape[-1])) for name in needed})
     return answer[0] if isinstance(answer, tuple) else answer

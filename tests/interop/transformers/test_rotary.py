@@ -13,6 +13,8 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from transformers.models.llama import modeling_llama  # noqa: E402
+
 import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import by_name, common, rotary  # noqa: E402
@@ -209,12 +211,39 @@ def test_relations_of_ones_own():
 
 def test_angles_of_other_rows_are_refused():
     """DINOv3 turns patches but not the tokens before them."""
-    config = transformers.DINOv3ViTConfig(**SIZES, image_size=8, patch_size=4)
-    model = transformers.DINOv3ViTModel(config)
-    ours.add_relations(model, rg.ClippedDistance(2))
+    model = transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**SIZES, image_size=8, patch_size=4))
+    with pytest.raises(NotImplementedError, match=r"DINOv3ViTAttention\): relgraph cannot undo its rotary positions"):
+        ours.add_relations(model, rg.ClippedDistance(2))
+    turn, angles = rotary.Turn("half", "twice"), torch.zeros(4, 8)
     message = r"position_embeddings must have shape \[B, 5, ...\], with one row per query, where .* got \[4, 8\]"
     with pytest.raises(NotImplementedError, match=message):
-        model(torch.randn(1, 3, 8, 8))
+        turn.undone(torch.zeros(1, 2, 5, 8), (angles, angles))
+
+
+class TurnsByAnotherName(modeling_llama.LlamaAttention):
+    """A forward whose turn has a name that says nothing."""
+
+    def forward(self, hidden_states, position_embeddings, attention_mask=None, cache=None, **more):
+        heads = (*hidden_states.shape[:-1], -1, self.head_dim)
+        projections = self.q_proj, self.k_proj, self.v_proj
+        query, key, value = (project(hidden_states).view(heads).transpose(1, 2) for project in projections)
+        cos, sin = position_embeddings
+        query, key = moved(query, key, cos, sin)
+        attend = modeling_llama.ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, None)
+        output, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, **more)
+        return self.o_proj(output.flatten(2)), weights
+
+
+moved = modeling_llama.apply_rotary_pos_emb
+
+
+def test_a_turn_by_another_name_is_unknown():
+    model = made("Llama")
+    for layer in model.layers:
+        layer.self_attn.__class__ = TurnsByAnotherName
+    with pytest.raises(NotImplementedError, match="relgraph cannot undo its rotary positions"):
+        ours.add_relations(model, rg.ClippedDistance(2))
+    assert len(ours.add_relations(model, rg.ClippedDistance(2), tables=("value", "bias")).patched) == len(model.layers)
 
 
 @pytest.mark.slow
