@@ -20,6 +20,14 @@ from relgraph.labels.pairs import Pairs
 from relgraph.labels.ragged import block_address, block_positions, block_starts
 
 
+def _check_pairs(ids: Tensor, q_ptr: Tensor, k_ptr: Tensor) -> None:
+    """Raise ValueError unless there is an id for each pair."""
+    if check.can_look_at_data(k_ptr):
+        wanted = int((q_ptr.diff() * k_ptr.diff()).sum())
+        if ids.shape[0] != wanted:
+            raise ValueError(f"ids must hold one id per pair of each graph, {wanted} in all, got {ids.shape[0]}")
+
+
 def _lengths(lengths: Any, ptr: Tensor, q_ptr: Tensor | None) -> tuple[int, int]:
     """N_q and N_k, as given or read from the borders."""
     if lengths is None:
@@ -91,10 +99,7 @@ class BlockLabels(Labels):
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
         assert q_ptr is not None and k_ptr is not None
         check.same_device(ids=ids, ptr=k_ptr)
-        if check.can_look_at_data(k_ptr):
-            wanted = int((q_ptr.diff() * k_ptr.diff()).sum())
-            if ids.shape[0] != wanted:
-                raise ValueError(f"ids must hold one id per pair of each graph, {wanted} in all, got {ids.shape[0]}")
+        _check_pairs(ids, q_ptr, k_ptr)
         self._set(
             ids=ids, q_len=q_len, k_len=k_len, batch_size=1, num_labels=num_labels, full=all_attend(attend),
             q_ptr=q_ptr, k_ptr=k_ptr,
@@ -176,6 +181,10 @@ class BlockLabels(Labels):
         k_ptr = cut_borders(self.k_ptr, start, stop)
         cut = [block[:, cols] for block, cols in zip(self._blocks(), _within(self.k_ptr, k_ptr, start), strict=True)]
         return self._cut(cut, self.q_len, stop - start, self.q_ptr, k_ptr)
+
+    def _check_again(self) -> None:
+        super()._check_again()
+        _check_pairs(self.ids, self.q_ptr, self.k_ptr)
 
     def _carries_no_ids(self) -> bool:
         return self.num_labels == 0 or without_ids(self.ids)

@@ -145,6 +145,16 @@ def test_another_shape_is_refused():
             result(case, labels, None)
 
 
+@pytest.mark.parametrize("impl", ["reference", "dense", "chunked", None])
+def test_borders_keep_an_id_for_each_pair(impl):
+    labels = rg.BlockLabels(torch.randint(0, 3, (13,)), 3, ptr=torch.tensor([0, 3, 5]))
+    x, table = torch.randn(5, 2, 4), torch.randn(3, 4)
+    rg.relation_attention(x, x, x, labels, key_table=table, impl=impl)
+    labels.q_ptr[1] = 1
+    with pytest.raises(ValueError, match="ids must hold one id per pair of each graph, 1[0-9] in all, got 13"):
+        rg.relation_attention(x, x, x, labels, key_table=table, impl=impl)
+
+
 def test_pairs_that_stop_to_attend_and_edges_that_become_parallel():
     """What labels noted of their tensors when they were built is noted again."""
     torch.manual_seed(0)
