@@ -454,6 +454,8 @@ def _checked_names(name: str, names: Any, types: Tensor | None) -> tuple[str, ..
         return None
     if not isinstance(names, (tuple, list)) or not all(isinstance(one, str) for one in names):
         raise TypeError(f"{name}s must be a sequence of strings or None, got {shown(names)}")
+    if len({*names}) < len(names):
+        raise ValueError(f"{name}s must be different names, got {shown(names)}")
     if types is None:
         raise ValueError(f"{name}s must be left out without {name}, whose numbers they name, got {shown(names)}")
     check.id_range(name, types, len(names))
@@ -465,7 +467,7 @@ def _joined_names(name: str, graphs: Sequence[Graph]) -> tuple[str, ...] | None:
     names: list[Any] = [getattr(graph, name) for graph in graphs]
     longest = max((one for one in names if one is not None), key=len, default=None)
     for index, one in enumerate(names):
-        check_type_names(f"graphs[{index}]", one or (), f"{name} of the other graphs", longest)
+        check_type_names(f"graphs[{index}].{name}", one or (), f"{name} of the other graphs", longest)
     return None if None in names else longest
 
 
@@ -476,7 +478,7 @@ def check_type_names(argument: str, types: Sequence[Any], of: str, names: Sequen
     for number, (wanted, got) in enumerate(zip(names, types, strict=False)):
         if wanted != got:
             raise ValueError(
-                f"{argument} must have the names that are the {of}, {cut(str([*names]))}, got {cut(str([*types]))}: "
+                f"{argument} must be the {of}, {cut(str([*names]))}, got {cut(str([*types]))}: "
                 f"type {number} is {wanted!r} there and {got!r} here"
             )
 

@@ -89,7 +89,7 @@ def test_readers_name_the_types(read):
     made, edges, nodes = read()
     assert (made.edge_types, made.node_types) == (edges, nodes)
     rg.EdgeType(edges, attend="all", duplicates="first")(made)
-    with pytest.raises(ValueError, match="types must have the names that are the edge_types of the graph"):
+    with pytest.raises(ValueError, match="types must be the edge_types of the graph"):
         rg.EdgeType(edges[::-1], attend="all", duplicates="first")(made)
 
 
@@ -127,7 +127,7 @@ def test_labelers_compare_names(kind):
 
 
 def test_relations_of_code_need_the_types_of_code():
-    with pytest.raises(ValueError, match=r"types must have the names .* type 0 is 'ferry' there and 'CFG_NEXT'"):
+    with pytest.raises(ValueError, match=r"types must be the edge_types .* type 0 is 'ferry' there and 'CFG_NEXT'"):
         rg.CodeRelations()(graph())
 
 
@@ -135,14 +135,14 @@ def test_networkx_gets_the_same_names():
     assert sorted(t for *_, t in to_networkx(graph()).edges(data="edge_type")) == [*NAMES]
     assert [t for _, t in to_networkx(graph()).nodes(data="node_type")] == ["port", "town", "town"]
     assert from_networkx(to_networkx(graph()), edge_type="edge_type", node_type="node_type").graph == graph()
-    with pytest.raises(ValueError, match="types must have the names that are the edge_types of the graph"):
+    with pytest.raises(ValueError, match="types must be the edge_types of the graph"):
         to_networkx(graph(), types=NAMES[::-1])
 
 
 def test_graphs_of_a_batch_have_the_same_names():
     with pytest.raises(
         ValueError,
-        match=r"graphs\[1\] must have .* the node_types of the other graphs, .* type 0 is 'port' there and 'town' here",
+        match=r"graphs\[1\].node_types must be the node_types of the other graphs, .* type 0 is 'port' there and 'town' here",
     ):
         rg.Graph.batch([graph(), graph(node_types=KINDS[::-1])])
     assert rg.Graph.batch([graph(), graph(edge_types=None)]).edge_types is None
@@ -154,6 +154,7 @@ def test_graphs_of_a_batch_have_the_same_names():
         ({"edge_types": "ab"}, TypeError, "edge_types must be a sequence of strings or None, got 'ab'"),
         ({"edge_types": (1, 2)}, TypeError, r"edge_types must be a sequence of strings or None, got \(1, 2\)"),
         ({"node_types": KINDS[:1]}, ValueError, r"node_type must lie in \[-1, 1\), got values from 0 to 1"),
+        ({"node_types": ["town"] * 2}, ValueError, r"node_types must be different names, got \['town', 'town'\]"),
         ({"edge_type": None}, ValueError, "edge_types must be left out without edge_type, whose numbers they name"),
     ],
 )

@@ -220,7 +220,8 @@ def _check_position(
     if not ordered and len(cache) + new > 1:
         kind = "no labels" if labels is None else type(labels).__name__
         raise ValueError(
-            f"{names.is_causal} must be True with a cache that grows, or {names.labels} must keep rows from later ones "
-            f"as rg.Window(n, 0) does, got {new} rows after {len(cache)} with {names.is_causal}=False and {kind}"
+            f"{names.is_causal} must be True with a cache that grows, or {names.labels} by distance must keep rows "
+            f"from later ones, as rg.Window(n, 0) does, got {new} rows after {len(cache)} with "
+            f"{names.is_causal}=False and {kind}"
         )
     return None if any(isinstance(offset, Tensor) for offset in offsets) else len(cache)

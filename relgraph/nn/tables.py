@@ -285,8 +285,8 @@ def check_without_labels(tables: Any, said: bool, *others: str) -> None:
         return
     if check_kinds("tables", tables) and not said:
         raise ValueError(
-            f"labeler, num_labels, {', '.join(others)} or tables (as RelationTables) must be given, or tables=() for "
-            "attention without labels, got none of them"
+            f"{', '.join(('labeler', 'num_labels', *others))} or tables (as RelationTables) must be given, or "
+            "tables=() for attention without labels, got none of them"
         )
 
 

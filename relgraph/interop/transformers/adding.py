@@ -125,8 +125,9 @@ def add_relations(
         kinds = sorted({kind for x in model.modules() if "Attention" in (kind := type(x).__name__)})
         none = f"{', '.join(kinds) or 'no attention'}{older if BEFORE_FIVE else ''}"
         raise NotImplementedError(
-            f"model must have self-attention that goes through the attention interface of transformers, as that of "
-            f"BERT and Llama, and hands keyword arguments to it, got {type(model).__name__} with: {str(report) or none}"
+            f"model must have self-attention that these tables can join: it goes through the attention interface of "
+            f"transformers and hands keyword arguments to it, as that of BERT and Llama, got {type(model).__name__} "
+            f"with: {str(report) or none}"
         )
     modules = [model.get_submodule(one.name) for one in report.patched]
     made = [_relation_for(module, labeler, tables, per_head) for module in modules]  # may raise, before any change
