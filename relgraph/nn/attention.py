@@ -200,7 +200,7 @@ class RelationAttention(Projections):
             self.tables = check_given(tables, num_labels, num_heads, self.head_dim)
         elif num_labels is None:
             said = any(x is not None for x in (labeler, rotary, edge_dim)) or edge_update is not False
-            check_without_labels(tables, said)
+            check_without_labels(tables, said, "edge_dim")
             self.tables = None
         else:
             options = {"kinds": check_kinds("tables", tables), "names": names, "shared": False, **factory}
