@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from operator import is_
+from operator import call, is_
 from typing import Any, TypeVar
 
 import torch
@@ -109,7 +109,7 @@ def memory_of(owners: Sequence[Any], which: Hashable = None, most: int | None = 
     key = which, *map(id, owners)
     known = _entries.found.get(key)
     # other objects may have the numbers of these now
-    if known is not None and known[0] == held and all(map(is_, (ref() for ref in known[1]), owners)):
+    if known is not None and known[0] == held and all(map(is_, map(call, known[1]), owners)):
         return known[2]
     _entries.found.pop(key, None)
     pop = _entries.found.pop  # at the end of the process this module's names may be gone before the last owner
