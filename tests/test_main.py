@@ -80,7 +80,7 @@ def test_kernels_that_are_there(capsys):
 def test_another_torch(monkeypatch, capsys, no_kernels):
     monkeypatch.setattr(torch, "__version__", "2.11.1+cpu")
     assert report.main([]) == 0
-    tested = "torch 2.13 with Python 3.11, torch 2.15 with Python 3.12"
+    tested = "torch 2.13 with Python 3.11, torch 2.15 with Python 3.12, torch 2.15 with Python 3.13"
     assert " " * 18 + f"not tested together; tested: {tested}" in capsys.readouterr().out.splitlines()
 
 
