@@ -99,10 +99,6 @@ class Calls:
             given = {"key_table": None} | tables | more
             yield f"ValueError: {next(iter(more))} {same}", self.attend(**given)
 
-        weights, ids = torch.ones(self.whole, self.whole, 1, requires_grad=last), torch.zeros(self.whole, self.whole, 1)
-        weighted = rg.WeightedLabels(ids.long(), weights, 7)
-        yield f"ValueError: weights of labels {same}", self.attend(labels=weighted)
-
         def under_autocast():
             with torch.autocast("cpu", enabled=last):
                 self.attend()()

@@ -117,31 +117,6 @@ def a_step(mesh, layout, options, as_labels):
     close(together(got), grads)
 
 
-def weighted_labels(mesh):
-    """Each process gives weights to the edges that it holds."""
-    (index, types, attr, x), layout, rank = graph(), nobody(mesh.size()), mesh.get_local_rank()
-    made = torch.Generator().manual_seed(2)
-    ids, table = types[:, None] + torch.tensor([0, 1]), torch.randn(RELATIONS + 1, WIDTH, generator=made, dtype=F64)
-
-    def attend(own, nodes, index, edges, table, weights):
-        labels = rg.WeightedLabels.over_edges(
-            index, ids[edges].clamp(max=RELATIONS), weights, RELATIONS + 1, q_len=len(own), k_len=len(nodes)
-        )
-        return rg.edge_attention(own[:, None], nodes[:, None], nodes[:, None], labels, table, table).tanh()
-
-    leaves = [x.clone().requires_grad_(), table.clone().requires_grad_(), attr.clone().requires_grad_()]
-    z = attend(leaves[0], leaves[0], index, torch.arange(len(types)), *leaves[1:])
-    grad_x, grad_table, grad_attr = torch.autograd.grad(loss_of(z), leaves)
-    part = NodePartition.cut(mesh, layout, index)
-    own, own_attr = layout.shard(x, rank, 0).requires_grad_(), attr[part.edge_ids].requires_grad_()
-    mine = attend(own, part.with_halo(own), part.edge_index, part.edge_ids, table.requires_grad_(), own_attr)
-    close(mine.detach(), layout.shard(z.detach(), rank, 0))
-    got_x, got_table, got_attr = torch.autograd.grad(loss_of(mine), [own, table, own_attr])
-    close(got_x, layout.shard(grad_x, rank, 0))
-    close(got_attr, grad_attr[part.edge_ids])
-    close(together([got_table])[0], grad_table)
-
-
 def own_edges_alone(mesh):
     """Each process gives its own edges, in any order; the whole is nowhere."""
     index, layout, rank = graph()[0], two_runs(mesh.size()), mesh.get_local_rank()
@@ -298,7 +273,6 @@ CASES = {
         name: partial(a_step, layout=LAYOUTS[at % 3], options=options, as_labels=name != "messages")
         for at, (name, options) in enumerate(MODELS.items())
     },
-    "weighted labels": weighted_labels,
     "own edges alone": own_edges_alone,
     "bytes": bytes_sent,
     "projected first": projected_first,

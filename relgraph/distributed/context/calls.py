@@ -16,7 +16,6 @@ from relgraph.distributed.context import gathered, heads, masks, ring
 from relgraph.distributed.context.agreement import common_bits, described, fingerprint, form_of, shared_seed
 from relgraph.distributed.context.slices import Whole, check_whole
 from relgraph.distributed.layout import Layout
-from relgraph.distributed.parts import weights_of, with_weights
 from relgraph.distributed.together import KINDS, raise_together
 from relgraph.functional.attention import aux_of
 from relgraph.functional.region import Checked, Region
@@ -126,11 +125,7 @@ class Calls(Region):
             whole = whole._replace(own_mask=axes.rows == masks.OWN)
             if axes.keys == masks.OWN:
                 mask = gather(mask, whole.keys, mask.dim() - 1, self.group)
-        weights = weights_of(whole.labels)
-        if weights is not None:  # which autograd must find among the tensors of the call, and not in what is remembered
-            still = tuple(None if one is None else one.detach() for one in weights)
-            whole = whole._replace(labels=with_weights(cast(Labels, whole.labels), still))
-        return {**given, "labels": None, "labels.weights": weights, "attn_mask": mask, "sink": None}, whole
+        return {**given, "labels": None, "attn_mask": mask, "sink": None}, whole
 
     def _whole(self, given: Given) -> Whole:
         """What all processes hold; an error for inputs that are not tensors of the right axes."""
@@ -155,7 +150,6 @@ class Calls(Region):
             texts["attn_mask"] = f"{described(mask, without=(mask.dim() - 2, mask.dim() - 1))}, {meant}"
         if whole.labels is not None:
             texts["labels"] = fingerprint(whole.labels, whole=whole.rows_given is None)
-            texts["weights of labels"] = described(weights_of(whole.labels), without=(0, 1))
         return (*texts.items(), given["query"].shape, given["key"].shape), texts
 
     def _check(self, given: Given, whole: Whole | None, error: Exception | None) -> None:

@@ -14,7 +14,7 @@ from relgraph.arguments import check
 from relgraph.call import Answer, Drawn, Given, check_call, check_read, cut_given
 from relgraph.call.offset import offsets_of
 from relgraph.distributed.layout import Layout
-from relgraph.distributed.parts import Weights, part_of, with_weights
+from relgraph.distributed.parts import part_of
 from relgraph.functional.attention import answer_to
 from relgraph.functional.region import entered
 from relgraph.impl.rule import choose
@@ -84,12 +84,11 @@ def _sized(x: Tensor, shape: list[int]) -> Tensor:
     return torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=x.requires_grad).expand(shape)
 
 
-def cut_labels(whole: Whole, rows: Run, keys: Run, weights: Weights | None = None) -> Labels | None:
-    """The labels of these rows and keys, the same object each time; or with ``weights``, those of all labels."""
+def cut_labels(whole: Whole, rows: Run, keys: Run) -> Labels | None:
+    """The labels of these rows and keys, the same object each time."""
     labels = whole.labels
     if labels is None:
         return None
-    labels = labels if weights is None else with_weights(labels, weights)
     start, stop = rows
     if whole.rows_given is not None:  # labels of the rows of this process, run after run
         at = 0
@@ -136,7 +135,7 @@ def attend_part(
     of_pairs = {name: given.get(name) for name in ("query", "row_scores", "attn_mask")}
     cut = {
         **given, **cut_given(of_pairs, {"N_q": range(*own), "N_k": range(*keys)}, packed=whole.packed),
-        "key": key, "value": value, "labels": cut_labels(whole, rows, keys, given.get("labels.weights")),
+        "key": key, "value": value, "labels": cut_labels(whole, rows, keys),
         "q_offset": cut_offset(given, whole, rows, keys), "drawn": None,
     }  # fmt: skip
     with entered(None):
