@@ -5,8 +5,7 @@ runs the self-check of the fused kernels for each dtype, and shows which impleme
 calls. The exit status is 1 if a self-check fails or an implementation that should work does not, else 0.
 
 ``python -m relgraph compile`` compiles the kernels of ``native`` from the sources that are installed, for this very
-processor, and keeps them in the cache. That takes 10 to 20 seconds of a C++ compiler. With ``--exported`` it makes the
-file that exported programs load: docs/howto/deploy.md.
+processor, and keeps them in the cache. That takes 10 to 20 seconds of a C++ compiler.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from torch import Tensor
 
 import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.native import build, compiler, exported
+from relgraph.impl.native import build, compiler
 from relgraph.impl.native.compiler import UnavailableError
 from relgraph.impl.triton import limits, selfcheck
 
@@ -112,13 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m relgraph", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("command", nargs="?", choices=["compile"], help="compile the CPU kernels, instead of a report")
-    parser.add_argument("--exported", action="store_true", help="compile the file for exported programs")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(arguments)
-    if options.exported and options.command != "compile":
-        parser.error("--exported belongs to compile")
     if options.command == "compile":
-        return compile_exported_file() if options.exported else compile_kernels()
+        return compile_kernels()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # failures go into the report
         checked = [one for gpu in gpus() for one in check_kernels(gpu)]
@@ -155,16 +151,6 @@ def compile_kernels() -> int:
     works = isinstance(known, build.Kernels) and known.path == path
     print(f"compiled: {path}" if works else f"compiled, but not in use: {path}: {known}")
     return 0 if works else 1
-
-
-def compile_exported_file() -> int:
-    """Compile the file for exported programs, print where it is or why there is none, and return the exit status."""
-    try:
-        print(f"compiled: {exported.compile_exported()}")
-    except UnavailableError as error:
-        print(f"not compiled: {'; '.join(error.args)}")
-        return 1
-    return 0
 
 
 def minor(version: str) -> str:
