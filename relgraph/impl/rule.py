@@ -282,10 +282,6 @@ def choose(call: Call, impl: str | None) -> str:
     Args:
         call: the checked call.
         impl: the name that the user gave, or None.
-
-    Raises:
-        ValueError: an unknown name.
-        NotImplementedError: the one asked for cannot do this call, or torch.func is at work.
     """
     if impl is not None:
         check.choice("impl", impl, tuple(IMPLEMENTATIONS))

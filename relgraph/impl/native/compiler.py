@@ -54,9 +54,6 @@ def compile_native(folder: Path | None = None) -> Path:
 
     Args:
         folder: where to keep it; by default the folder of libraries that ``RELGRAPH_CACHE`` names.
-
-    Raises:
-        UnavailableError: there is no compiler, it makes no library that works, or the library cannot be kept.
     """
     if sys.platform != "linux":
         raise UnavailableError(f"they need Linux, got {sys.platform}")
@@ -228,9 +225,6 @@ def compile_sources(command: Sequence[str], path: Path, *, runs_here: bool = Tru
         command: the compiler and its flags.
         path: the library's file.
         runs_here: whether this process can load the library.
-
-    Raises:
-        UnavailableError: the compiler fails or makes no library that works, or the folder cannot be written to.
     """
     began = time.perf_counter()
     _log.info("relgraph compiles its CPU kernels, 10 to 20 seconds of %s ...", command[0])
@@ -270,9 +264,6 @@ def open_library(path: Path, broken: str, advice: str) -> ctypes.CDLL:
         path: its file.
         broken: what to say if it does not load.
         advice: what to advise then.
-
-    Raises:
-        UnavailableError: it does not load, or was made from other sources.
     """
     try:
         if _is_cut_off(path):
