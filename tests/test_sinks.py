@@ -100,24 +100,6 @@ def test_further_calls_of_a_form_and_packed_layouts(grows):
     close(weights, alone[0, :, target, source].T)
 
 
-def test_half_types():
-    torch.manual_seed(0)
-    labels, sink = rg.ClippedDistance(2)(N), torch.randn(H, requires_grad=True)
-    q = torch.randn(B, H, N, D)
-    half = rg.relation_attention(*[q.bfloat16()] * 3, labels, sink=sink, key_table=q.new_zeros(5, D).bfloat16())
-    assert half.dtype == torch.bfloat16
-    close(half.float(), rg.relation_attention(q, q, q, None, sink=sink), atol=0.05)
-
-
-@pytest.mark.parametrize("impl", ["dense", "native"])
-def test_second_derivatives(impl):
-    torch.manual_seed(0)
-    x, own = leaf(1, H, 4, D), leaf(H)
-    assert torch.autograd.gradgradcheck(
-        lambda x, own: rg.relation_attention(x, x, x, None, sink=own, impl=impl), (x, own)
-    )
-
-
 @pytest.mark.parametrize(
     ("sink", "error", "match"),
     [

@@ -122,9 +122,6 @@ GOOD_CALLS = {
     "relation_attention (packed)": lambda: _packed(rg.relation_attention),
     "relation_attention (a sum)": lambda: _summed(rg.relation_attention),
     "relation_attention (raw ids)": lambda: _raw(rg.relation_attention),
-    "relation_attention (edges)": lambda: Good(
-        rg.relation_attention, {**_inputs(), "labels": _of_edges(), **_tables(), "impl": "edges"}, ALSO
-    ),
     "relation_attention (additive score, maps)": lambda: Good(
         rg.relation_attention,
         {
@@ -134,18 +131,6 @@ GOOD_CALLS = {
             "score": rg.score.Additive(torch.randn(2, 4)),
         },
         {**ALSO, "value_map": ("coefficients", "bases"), "score": ("score.weight",)},
-    ),
-    "relation_attention (tables with a batch axis)": lambda: Good(
-        rg.relation_attention,
-        {
-            **_inputs(),
-            "labels": rg.ClippedDistance(1)(3),
-            "key_table": torch.randn(2, 1, 3, 4),
-            "value_table": torch.randn(2, 2, 3, 5),
-            "query_table": torch.randn(2, 2, 3, 4),
-            "bias_table": torch.randn(2, 1, 3),
-        },
-        ALSO,
     ),
     "relation_attention (biases of the query)": lambda: Good(
         rg.relation_attention,

@@ -56,8 +56,6 @@ GOOD_CALLS = {
     ),
     "DistanceLabels.rows": lambda: _rows(rg.ClippedDistance(1)(3)),
     "DistanceLabels.cols": lambda: _cols(rg.ClippedDistance(1)(3)),
-    "DistanceLabels.rows (packed)": lambda: _rows(rg.ClippedDistance(1)(3, ptr=PTR)),
-    "DistanceLabels.cols (packed)": lambda: _cols(rg.ClippedDistance(1)(3, ptr=PTR)),
     "DenseLabels": lambda: Good(
         rg.DenseLabels,
         {
@@ -86,11 +84,6 @@ GOOD_CALLS = {
             "q_ptr": ("ids",),
             "lengths": ("ptr", "q_ptr"),
         },
-    ),
-    "BlockLabels (lengths left out)": lambda: Good(
-        rg.BlockLabels,
-        {"ids": torch.tensor([0, 1, 1, 0, 1]), "num_labels": 2, "ptr": PTR, "q_ptr": PTR.clone()},
-        also={"num_labels": ("ids",), "ptr": ("ids", "q_ptr"), "q_ptr": ("ids", "ptr")},
     ),
     "BlockLabels.from_blocks": lambda: Good(
         rg.BlockLabels.from_blocks,
@@ -163,8 +156,6 @@ GOOD_CALLS = {
     ),
     "EdgeLabels.rows": lambda: _rows(_edges()),
     "EdgeLabels.cols": lambda: _cols(_edges()),
-    "EdgeLabels.rows (default)": lambda: _rows(_edges(default=rg.ClippedDistance(0)(3))),
-    "EdgeLabels.cols (default)": lambda: _cols(_edges(default=rg.ClippedDistance(0)(3))),
     "SumLabels": lambda: Good(
         lambda first, second: rg.SumLabels(first, second),
         {"first": rg.ClippedDistance(1)(3), "second": _dense()},
@@ -176,10 +167,6 @@ GOOD_CALLS = {
         lambda rows: _dense()[rows], {"rows": slice(0, 2)}, also={"rows": ("slice of query rows",)}
     ),
     "Labels.to": lambda: Good(_dense().to, {"device": torch.device("cpu"), "non_blocking": False}),
-    "Labels.to (distances)": lambda: Good(
-        rg.ClippedDistance(1)(3).to, {"device": torch.device("cpu"), "non_blocking": False}
-    ),
-    "Labels.to (sum)": lambda: Good(_sum().to, {"device": torch.device("cpu"), "non_blocking": False}),
     "Labels.describe": lambda: Good(
         _dense().describe, {"names": ["a", "b"]}, accepts={"names": ("first entry: text",)}
     ),
@@ -190,11 +177,6 @@ GOOD_CALLS = {
     ),
     "padded": lambda: Good(
         rg.labels.padded, {"labels": rg.ClippedDistance(1)(3, ptr=PTR), "length": 4}, also={"labels": ("length",)}
-    ),
-    "padded (edges)": lambda: Good(
-        rg.labels.padded,
-        {"labels": rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 1, q_len=3, ptr=PTR), "length": 4},
-        also={"labels": ("length",)},
     ),
     "padded (blocks)": lambda: Good(rg.labels.padded, {"labels": _blocks(), "length": 4}, also={"labels": ("length",)}),
 }

@@ -279,7 +279,6 @@ GOOD_CALLS = {
         also={"num_labels": ("names", "frozen")},
         accepts=NAMED,
     ),
-    "LabelTable (a bank)": lambda: Good(rg.nn.LabelTable, {"num_labels": 3, "dim": 4, "bank": nn.Linear(3, 4)}),
     "LabelTable.forward": lambda: Good(_table(), {"features": None}),
     "check_label_names": lambda: Good(
         rg.nn.check_label_names,
@@ -322,7 +321,6 @@ GOOD_CALLS = {
     "RelationTables.forward": lambda: Good(rg.RelationTables((3, 2), 4), {"features": None}),
     # --- Attention
     "RelationAttention": _attention,
-    "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2), key_gate=False, value_gate=False),
     "RelationAttention (bases)": lambda: Good(
         rg.RelationAttention,
         {
@@ -395,12 +393,6 @@ GOOD_CALLS = {
         {"query": _rows(), "positions": torch.tensor([0, 4, 5])},
         also={"query": ("positions",), "positions": ("query",)},
     ),
-    "RelationEncoder.forward (positions)": lambda: Good(
-        rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16, labeler=LABELER), 2),
-        {"src": _rows(), "positions": torch.tensor([0, 4, 5])},
-        also={"src": ("positions",), "positions": ("src",)},
-    ),
-    "RelationAttention.forward (raw ids)": lambda: _attend(labels=torch.zeros(2, 3, 4, dtype=torch.int64)),
     "RelationAttention.forward (a cache)": lambda: _growing(
         "bank", "query", rg.KVCache, bank_features=torch.randn(3, 3), labels=LABELER(3), is_causal=True
     ),
@@ -425,22 +417,11 @@ GOOD_CALLS = {
         {"d_model": 8, "nhead": 2, "attention": rg.RelationAttention(8, 2, labeler=LABELER)},
         also={"d_model": ("nhead", "attention"), "nhead": ("d_model", "attention")},
     ),
-    "RelationEncoderLayer (a labeler)": lambda: Good(
-        rg.RelationEncoderLayer,
-        {"d_model": 8, "nhead": 2, "activation": torch.tanh, "labeler": LABELER, "tables": rg.RelationTables(3, 4)},
-        also={**SIZES, "d_model": ("nhead", "tables"), "labeler": ("tables", "num_labels")},
-    ),
     "RelationEncoderLayer.from_plain": lambda: Good(
         rg.RelationEncoderLayer.from_plain,
         {"layer": nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), "tables": ()},
     ),
     "RelationEncoderLayer.forward": lambda: _encode("encoder", "src_mask"),
-    "RelationEncoderLayer.forward (a cache)": lambda: _growing("encoder", "src", rg.KVCache, is_causal=True),
-    "RelationEncoderLayer.forward (scores by row)": lambda: Good(
-        rg.RelationEncoderLayer(8, 2, 16, num_labels=3, tables=("bias",)),
-        {"src": _rows(), "labels": LABELER(3), "row_scores": torch.randn(2, 2, 3, 3)},
-        also={"src": ("labels", "row_scores")},
-    ),
     "RelationDecoderLayer": lambda: Good(
         rg.RelationDecoderLayer,
         {
@@ -529,10 +510,6 @@ GOOD_CALLS = {
             "memory_edge_attr": ("memory_labels", "edge_attr"),
         },
     ),
-    "RelationDecoderLayer.forward (labels of the whole)": lambda: Good(
-        lambda **labels: _layers()["decoder"](_rows(), _rows(4), **labels, cache=rg.nn.LayerCache()),
-        {"labels": LABELER(5), "memory_labels": LABELER(5, 4)},
-    ),
     # --- Stacks
     "RelationEncoder": lambda: Good(
         rg.RelationEncoder,
@@ -543,9 +520,6 @@ GOOD_CALLS = {
     ),
     "RelationEncoder.new_cache": lambda: Good(_layers()["encoders"].new_cache, {"max_len": 4}),
     "RelationEncoder.forward": lambda: _encode("encoders", "mask"),
-    "RelationEncoder.forward (a cache)": lambda: _growing(
-        "encoders", "src", _layers()["encoders"].new_cache, is_causal=True
-    ),
     "RelationDecoder": lambda: Good(
         rg.RelationDecoder,
         {"layer": rg.RelationDecoderLayer(8, 2, 16, tables=()), "num_layers": 2, "norm": nn.LayerNorm(8)},
@@ -674,7 +648,6 @@ GOOD_CALLS = {
     "SinusoidalPositions.forward": lambda: Good(
         rg.SinusoidalPositions(8), {"x": _rows(), "offset": torch.tensor([0, 1])}, also={"x": ("offset",)}
     ),
-    "SinusoidalPositions.forward (an int)": lambda: Good(rg.SinusoidalPositions(8), {"x": _rows()[0], "offset": 2}),
     "SinusoidalPositions.encode": lambda: Good(rg.SinusoidalPositions(8).encode, {"positions": torch.rand(2, 3)}),
     "alibi_tables": lambda: Good(rg.nn.alibi_tables, {"labeler": rg.ClippedDistance(3), "dim": 4, "heads": 2, **PLACE}),
     "RandomPositions": lambda: Good(rg.nn.RandomPositions, {"longest": 9, "per": "batch"}),
@@ -695,9 +668,6 @@ GOOD_CALLS = {
         {"x": _rows(), "offset": torch.tensor([0, 1])},
         also={"x": ("offset",), "offset": ("x",)},
     ),
-    "LearnedPositions.forward (an int)": lambda: Good(
-        rg.nn.LearnedPositions(8, 5), {"x": _rows()[0], "offset": 2}, also={"offset": ("x",)}
-    ),
     "LearnedPositions.encode": lambda: Good(rg.nn.LearnedPositions(8, 5).encode, {"positions": torch.tensor([[0, 4]])}),
     # --- Caches
     "KVCache": lambda: Good(rg.KVCache, {"max_len": 4, "static": False}),
@@ -708,7 +678,6 @@ GOOD_CALLS = {
     ),
     "KVCache.reorder": lambda: _reorder(rg.KVCache),
     "KVCache.to": lambda: _to(rg.KVCache, torch.float32),
-    "KVCache.to (a device)": lambda: _to(rg.KVCache, torch.device("cpu")),
     "LayerCache": lambda: Good(rg.nn.LayerCache, {"max_len": 4}),
     "LayerCache.reorder": lambda: _reorder(rg.nn.LayerCache),
     "LayerCache.to": lambda: _to(rg.nn.LayerCache, torch.float32),

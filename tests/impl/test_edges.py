@@ -80,25 +80,6 @@ def test_ops_are_what_they_say_they_are(size):
     torch.library.opcheck(torch.ops.relgraph.row_softmax.default, (w, p.row_ptr, p.row))
 
 
-def test_rows_that_see_nothing():
-    p = pattern()
-    scores = torch.full((2, 12), float("-inf"), dtype=F64, requires_grad=True)
-    weights, lse = row_softmax(scores, p)
-    assert bool((weights == 0).all())
-    assert bool((lse == float("-inf")).all())
-    (grad,) = torch.autograd.grad(weights.sum(), scores)
-    assert bool((grad == 0).all())
-
-
-def test_patterns_are_kept_with_the_labels():
-    labels = KINDS["edges only"](7)
-    case = make(labels)
-    answer(case, "edges")
-    kept = labels._plan.parts[0].csr.memory.found["pairs"]
-    answer(make(labels), "edges")
-    assert labels._plan.parts[0].csr.memory.found["pairs"] is kept
-
-
 def test_more_pairs_than_places(way):
     """Two nodes joined a hundred times: sparse products refuse it."""
     row = torch.arange(2).repeat_interleave(50)

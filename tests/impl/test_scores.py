@@ -59,14 +59,6 @@ def check(case, kind, extra=(), impls=None, **options):
         assert_same(got[1], wanted[1], what=f"{impl} gradient")
 
 
-FUNCTIONS = {
-    "softcap": rg.score.Softcap(1.5),
-    "leaky relu": rg.score.LeakyReLU(0.2),
-    "function": lambda scores: torch.sin(scores) + scores,
-    "module": torch.nn.Softplus(),
-}
-
-
 def turns(kinds, *rounds):
     """Each kind with one choice of each round, which takes turns: far fewer calls than all kinds with all choices."""
     return [
@@ -74,11 +66,6 @@ def turns(kinds, *rounds):
         for turn, kind in enumerate(kinds)
         for at, choices in enumerate(rounds)
     ]
-
-
-@pytest.mark.parametrize(("kind", "name"), turns(KINDS, ("softcap", "leaky relu"), ("function", "module")))
-def test_functions_of_finished_scores(kind, name):
-    check(make(KINDS[kind](7), score=FUNCTIONS[name]), kind)
 
 
 @pytest.mark.parametrize(("kind", "activation"), turns(KINDS, *[[*ACTIVATIONS, torch.tanh]] * 2))
@@ -119,17 +106,6 @@ def test_kernels_go_tile_by_tile(kind, score):
             check(replace(case, inputs=[*case.inputs]), kind, learned, impls=["native"], keep=keep)
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("kind", [k for k in KINDS if k != "none"])
-def test_rows_of_scores(kind):
-    labels = KINDS[kind](7)
-    case = make(labels, kinds="vqb")
-    sizes = labels.num_labels if isinstance(labels.num_labels, tuple) else (labels.num_labels,)
-    q_len, batch = labels.q_len, case.inputs[0].shape[0]
-    rows = [leaf(q_len, 2, r) if labels.packed else leaf(batch, 2, q_len, r) for r in sizes]
-    case.options["row_scores"] = tuple(rows) if len(sizes) > 1 else rows[0]
-    check(case, kind, rows)
 
 
 @pytest.mark.parametrize("kind", KINDS)
