@@ -171,20 +171,6 @@ def test_curves_are_what_the_library_is_given(curve):
     assert bool(((curve.slope(x) - slope).abs() <= 1e-14 + at_the_kink).all())
 
 
-@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.name)
-def test_errors_through_a_curve_hold_what_happens_within_them(curve):
-    """Value and slope anywhere within the error of the argument are within theirs, and these are no wider than needed."""
-    x = torch.linspace(-3, 3, 301, dtype=F64)
-    for size in (1e-6, 1e-2, 1.0):
-        found = curve.at(x, torch.full_like(x, size), 0.0)
-        for moved in (x - size, x - 0.3 * size, x + 0.7 * size, x + size):
-            assert bool(((curve.value(moved) - found.value).abs() <= found.error + 1e-14).all())
-            assert bool(((curve.slope(moved) - found.slope).abs() <= found.slope_error + 1e-14).all())
-        assert bool((found.error <= size * curve.steepest + 1e-14).all())
-    far = curve.at(torch.tensor([-2.0, 2.0], dtype=F64), torch.full((2,), 1e-3, dtype=F64), 0.0)
-    assert bool((far.slope_error <= curve.bend * 1e-3 + 1e-14).all()), "far from a kink there is no jump"
-
-
 def special(case):
     """The names of what the call has besides the dot product."""
     names = {str(name[0]) if isinstance(name, tuple) else name for name in case.leaves}

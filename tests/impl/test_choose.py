@@ -100,11 +100,6 @@ def test_calls_that_the_kernels_cannot_take_do_not_load_them(monkeypatch):
         choose(replace(large, query=x, key=x, value=x), None)  # shapes alone stand for a CPU
 
 
-def test_an_exported_program_depends_on_no_library_of_one_machine(on_a_cpu, monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    assert choose(call(**LARGE), None) == "dense"
-
-
 def test_one_row_against_a_long_past_is_compiled_unless_it_learns(on_a_cpu):
     one = call(batch=4, heads=8, q_len=1, k_len=8192)
     learning = replace(one, query=one.query.clone().requires_grad_())
@@ -140,12 +135,6 @@ def test_on_a_gpu_what_the_fused_kernels_do_not_do_goes_on_down_the_table(on_a_g
 def test_on_a_gpu_an_exported_program_depends_on_no_kernels(on_a_gpu, monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     assert choose(call(**LARGE), None) == "dense"
-
-
-def test_weights_go_dense_and_masks_that_learn_to_kernels(on_a_cpu):
-    mask = torch.zeros(1, 1, 2048, 2048, requires_grad=True)
-    assert choose(call(q_len=2048, k_len=2048, need_weights=True), None) == "dense"
-    assert choose(call(q_len=2048, k_len=2048, mask=mask), None) == on_a_cpu
 
 
 def test_additive_scores_count_all_their_numbers(no_kernels):
@@ -245,9 +234,3 @@ def test_forward_mode_works_on_plain_torch_and_is_refused_elsewhere():
             with pytest.raises(NotImplementedError, match="forward-mode derivatives need impl='reference' or 'dense'"):
                 rg.relation_attention(x, x, x, KINDS["distance"](4), None, dual, impl=impl)
         rg.relation_attention(x, x, x, KINDS["distance"](4), None, table, impl="chunked")  # no tangent: nothing is lost
-
-
-def test_weights_of_parallel_edges_come_from_the_reference():
-    case = make(KINDS["edges only parallel"](4), kinds="v")
-    _, aux = rg.relation_attention_with_aux(*case.inputs, case.labels, value_table=case.tables[1], need_weights=True)
-    torch.testing.assert_close(aux.weights.sum(-1), (aux.weights.sum(-1) > 0).double())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import logging
 import os
 import platform
@@ -198,17 +197,6 @@ def test_a_killed_process_leaves_nothing_to_wait_for(copying, fresh, monkeypatch
     assert list(fresh.iterdir()) == [library]
 
 
-def test_who_waits_says_so(copying, fresh, log):
-    fresh.mkdir()
-    with compiler._alone(fresh):
-        waiting = threading.Thread(target=compile_native)
-        waiting.start()
-        wait_for(lambda: log.messages)
-        assert log.messages == ["relgraph waits for another process, which compiles the CPU kernels"]
-    waiting.join()
-    assert [path.suffix for path in fresh.iterdir()] == [".so"]
-
-
 def test_a_forked_process_has_no_lock_of_its_parent(fresh, log):
     """It does not keep the lock of the folder, and does not wait for a thread that it does not have."""
     fresh.mkdir()
@@ -222,18 +210,6 @@ def test_a_forked_process_has_no_lock_of_its_parent(fresh, log):
     with build._lock:
         child = forked(lambda: build._lock.acquire(blocking=False))
     assert ended(child) == 0
-
-
-def test_file_systems_without_locks(copying, fresh, monkeypatch):
-    def flock(handle, operation):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", flock)
-    fresh.mkdir()
-    other = fresh / "kernels-of-another.partial"  # which may be at work
-    other.write_text("")
-    library = compile_native()
-    assert set(fresh.iterdir()) == {other, library}
 
 
 def test_the_name_of_a_library_says_what_it_depends_on(copying, fresh, monkeypatch, tmp_path):
@@ -427,15 +403,6 @@ def test_a_folder_that_cannot_be_made_or_written_to(fresh, copying, monkeypatch,
 
     monkeypatch.setattr(compiler.Path, "home", home)
     assert not_compiled() == f"this user has no home folder{advice}"
-
-
-def test_the_folder_is_where_caches_are(fresh, monkeypatch, tmp_path):
-    monkeypatch.delenv(compiler.FOLDER)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert compiler.cache_folder() == tmp_path / "xdg" / "relgraph"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert compiler.cache_folder() == tmp_path / "home" / ".cache" / "relgraph"
 
 
 @pytest.mark.parametrize("size", [17, 40_000])

@@ -12,10 +12,8 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import relgraph as rg
-from relgraph.call import check_call
 from relgraph.impl.native import build
 from relgraph.impl.native.prepared import Prepared, _AllPairs
-from relgraph.impl.rule import choose
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels
 from tests.cases import F64
 from tests.nn.helpers import some_edges
@@ -188,18 +186,6 @@ def test_listed_pairs(layout, dropout, answered):
         torch.testing.assert_close(mine, theirs, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["distance", "packed"])
-def test_inputs_that_kernels_cannot_read_as_they_are(kind):
-    labels = labels_of(kind, 6)
-    shape = (6, 2, 8) if kind == "packed" else (1, 2, 6, 8)
-    query, key, value = (torch.randn(shape)[..., ::2] for _ in range(3))
-    table = torch.randn(9, 4)
-    wanted = rg.relation_attention(query, key, value, labels, table, table, impl="reference")
-    for _ in range(2):
-        found = rg.relation_attention(query, key, value, labels, table, table, impl="native")
-        torch.testing.assert_close(found, wanted)
-
-
 def sliced(shape, axis=-1):
     wide = list(shape)
     wide[axis] += 3
@@ -320,13 +306,6 @@ def test_a_graph_layer_takes_projections_of_any_strides(changed, answered):
     assert len(answered) == 6
 
 
-def test_biases_that_batch_rows_share_are_still_written_out(answered):
-    labels, x = rg.ClippedDistance(2)(6), torch.randn(3, 2, 6, 4)
-    for _ in range(2):
-        rg.relation_attention(x, x, x, labels, bias_table=torch.randn(5), impl="native")
-    assert not answered
-
-
 def call(labels, *, size=4, dtype=torch.float32, q_len=6, k_len=6, table=None, **options):
     query, key = torch.randn(1, 2, q_len, size, dtype=dtype), torch.randn(1, 2, k_len, size, dtype=dtype)
     table = torch.randn(5, 4) if table is None else table
@@ -358,15 +337,6 @@ def test_labels_without_an_offset_do_not_take_that_of_others(answered):
     assert len(answered) == 1
     with pytest.raises(ValueError, match="q_offset must be given with is_causal"):
         call(DistanceLabels(3, 6, lookup=range(5), left=2), q_len=3, is_causal=True)
-
-
-def test_ids_that_were_changed_in_place_are_read_again():
-    labels, x, table = DenseLabels(torch.zeros(6, 6, dtype=torch.int64), 5), torch.randn(1, 2, 6, 4), torch.randn(5, 4)
-    for _ in range(2):
-        rg.relation_attention(x, x, x, labels, table, impl="native")
-    labels.ids[:, :, 3:] = 4
-    found = rg.relation_attention(x, x, x, labels, table, impl="native")
-    torch.testing.assert_close(found, rg.relation_attention(x, x, x, labels, table, impl="reference"))
 
 
 def test_what_watches_or_changes_operators_is_served_by_them(answered, monkeypatch):
@@ -468,12 +438,3 @@ def test_a_call_that_is_computed_again_saves_what_it_saved():
 
     found = torch.autograd.grad(checkpoint(attend, x, use_reentrant=False).square().sum(), x)
     torch.testing.assert_close(found, torch.autograd.grad(attend(x).square().sum(), x))
-
-
-def test_small_calls_use_kernels(monkeypatch):
-    """Without them, plain torch."""
-    x = torch.randn(1, 2, 6, 4)
-    small = check_call({"query": x, "key": x, "value": x, "labels": None})
-    assert choose(small, None) == "native"
-    monkeypatch.setattr(build, "_known", build.Missing("none"))
-    assert choose(small, None) == "dense"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import re
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -244,3 +247,27 @@ def test_threads_get_the_same_results():
     assert not errors
     assert len(few.found) <= 3
     assert all(a is b for mine in found for a, b in zip(mine, found[0], strict=True))
+
+
+def test_new_labels_in_every_step_leave_resident_memory_flat():
+    """As in training on graphs: 300 steps of the compiled kernels over 512 positions, each with labels of its own."""
+    index, ids, table = torch.arange(512).repeat(2, 3), torch.arange(1536) % 7, torch.randn(7, 8)
+
+    def step(turn):
+        edges = rg.EdgeLabels(index, ids, 7, q_len=512, duplicates="sum", default=turn % 7)
+        labels = (edges, rg.DenseLabels(ids[:512].expand(512, 512), 7), rg.ClippedDistance(3)(512))[turn % 3]
+        q, k, v = (torch.randn(1, 1, 512, 8, requires_grad=True) for _ in range(3))
+        rg.relation_attention(q, k, v, labels, table).sum().backward()
+
+    def resident():
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        return int(re.search(r"VmRSS:\s*(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+    for turn in range(50):
+        step(turn)
+    before, entries = resident(), len(memory._entries.found)
+    for turn in range(50, 350):
+        step(turn)
+    assert resident() - before < 8  # MiB
+    assert len(memory._entries.found) <= entries + 5
