@@ -142,17 +142,6 @@ def test_a_layer_with_a_labeler_wants_the_graph_itself():
                 called(X, labels=came)
 
 
-def test_layers_of_pyg_say_what_to_do():
-    theirs, read = networkx_graphs()
-    pytest.importorskip("torch_geometric")
-    everyone, conv = rg.pyg.RelationGlobalAttention(8, 2, num_labels=3), rg.pyg.RelationConv(8, 4)
-    for came in (GRAPH, read, LABELER, [[0]], theirs, pyg_data()):
-        with pytest.raises(TypeError, match=f"labels must be .* got {re.escape(in_place_of_labels(came))}"):
-            everyone(X, came)
-        with pytest.raises(TypeError, match=f"edge_index must be a Tensor, got {re.escape(in_place_of_edges(came))}"):
-            conv(X, came)
-
-
 def test_a_value_for_another_argument_says_which():
     x, layer = torch.randn(1, 4, 8), rg.RelationAttention(8, 2, num_labels=3)
     with pytest.raises(TypeError, match=r"^key must be a Tensor, got DistanceLabels: pass it as labels=$"):
@@ -227,27 +216,6 @@ def test_a_part_of_a_sum_has_what_is_asked_for():
         _ = layer.tables.key.rows
     with pytest.raises(AttributeError, match="'TableParts' object has no attribute 'nothing'$"):
         _ = layer.tables.key.nothing
-
-
-def test_graphs_of_other_libraries_where_one_kind_is_read():
-    theirs, _ = networkx_graphs()
-    pyg, data = pytest.importorskip("relgraph.pyg"), pytest.importorskip("torch_geometric.data")
-    from relgraph.interop.networkx import from_networkx
-
-    with pytest.raises(TypeError, match=f"data must be a Data or a Batch of them, got DiGraph .*{re.escape(NETWORKX)}"):
-        pyg.from_data(theirs)
-    with pytest.raises(
-        TypeError, match=r"graph must be a networkx graph or several, got Data .*relgraph\.pyg\.from_data"
-    ):
-        from_networkx(data.Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=2))
-
-
-def test_tables_of_a_sum_want_an_index():
-    tables = rg.RelationAttention(8, 2, labeler=LABELER + rg.ClippedDistance(1)).tables
-    assert tables.key[1]().shape == (3, 4)
-    for call in (tables.key, lambda: rg.plot.table_norms(tables.key)):
-        with pytest.raises(TypeError, match="index a part, 0 to 1$"):
-            call()
 
 
 def test_hints_about_the_mistakes_of_newcomers():

@@ -14,7 +14,7 @@ from relgraph.call import accumulation_dtype
 from relgraph.impl.draw import Hashes
 from relgraph.labels.memory import Memory
 from relgraph.plan import LabelPlan, plan_memo
-from relgraph.score import Coded
+from relgraph.score import DOT, Activation, Additive, Bilinear, Coded, Compatibility
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +110,15 @@ class Problem:
     def dtype(self) -> torch.dtype:
         """The dtype of scores and sums."""
         return accumulation_dtype(self.query.dtype)
+
+    @property
+    def weighted_score(self) -> Compatibility:
+        """The score as a call has it, with its weights."""
+        if self.score_maps is not None:
+            return Bilinear(self.score_maps)
+        if isinstance(self.score, Activation) and self.score_weights is not None:
+            return Additive(self.score_weights, self.score.name)
+        return DOT if self.score is None else self.score
 
     @property
     def factor_keys(self) -> Tensor | None:

@@ -22,7 +22,7 @@ from relgraph.impl.terms import (
     with_zero_row,
 )
 from relgraph.plan import DEAD, EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs, memo_of
-from relgraph.score import DOT, Activation, Additive, Bilinear, Compatibility
+from relgraph.score import Compatibility
 
 NUMBERS_PER_SCORE = 8
 """Numbers per score that forward and backward hold at a time: 6.3 at most, measured, and some room."""
@@ -60,14 +60,11 @@ def outputs(problem: Problem) -> Outputs:
         keys, values = (None if x is None else x[..., columns, :] for x in (problem.label_keys, problem.label_values))
         biases, rows = (None if x is None else x[..., columns] for x in (problem.label_biases, problem.by_query))
         tables.append(Tables(keys, values, None, biases, rows))
-    causal, score = problem.causal, DOT if problem.score is None else problem.score
-    if isinstance(score, Activation) and problem.score_weights is not None:
-        score = Additive(problem.score_weights, score.name)
-    if problem.score_maps is not None:
-        score = Bilinear(problem.score_maps)
+    causal = problem.causal
     call = Call(
         problem.query, problem.key, problem.value, plan, tuple(tables), problem.scale, problem.mask,
-        causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep, score=score,
+        causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep,
+        score=problem.weighted_score,
     )  # fmt: skip
     labels = _ids_of(plan, problem.query.device)
     edges = None

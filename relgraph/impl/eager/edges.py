@@ -9,17 +9,19 @@ q·(W_k e) = (W_kᵀ q)·e and Σ α W_v e = W_v (Σ α e).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, pad
 from torch.utils.checkpoint import checkpoint
 
-from relgraph.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
+from relgraph.call import Answer, Call, EdgeVectors, Gates, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.draw import Hashes, numbers, parted, smallest_kept
 from relgraph.impl.eager.sparse import row_softmax, run_numbers, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern, earlier_twins, listed_entries, listed_future
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import hashes_of, with_zero_row
 from relgraph.labels.memory import plainly
 from relgraph.score import Compatibility
@@ -33,6 +35,57 @@ LABELS_A_PAIR = 3.0
 def attend(call: Call) -> Answer:
     """Attention over listed pairs only; see the module."""
     return attend_edges(call)[0]
+
+
+def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
+    """The result of a kernel's forward over listed pairs; second derivatives of compiled kernels go through it.
+
+    Args:
+        problem: the problem, over listed pairs only.
+        factor: the factor of dropout on the weight of every pair, ``[L or 1, P]``, or None.
+    """
+    work = _Work(_call_of(problem))
+    weights, lse = row_softmax(work.scores(), work.pattern)
+    dropped = weights if factor is None else weights * factor
+    sums, mass = (
+        work.to_caller_layout(work.by_label(each)[..., :-1]) if needed else each.new_empty(0)
+        for each, needed in ((dropped, problem.need_sums), (weights, problem.need_mass))
+    )
+    return Outputs(work.to_caller_layout(work.output(dropped)), work.to_caller_layout(lse), sums, mass)
+
+
+def _call_of(problem: Problem) -> Call:
+    """The call of a problem. Vectors in the score or value are further numbers of queries and values there.
+
+    So keys, values and what meets them get as many zeros, and the maps of vectors pick these numbers.
+    """
+    more, values = problem.query.shape[-1] - problem.key.shape[-1], problem.value.shape[-1]
+    width = 0 if problem.vectors is None else problem.vectors.shape[-1]
+    wider = width if problem.vectors_in_value else 0
+
+    def wide(x: Tensor | None, by: int, axes: int = 1) -> Tensor | None:
+        return x if x is None or by == 0 else pad(x, (0, by) * axes)
+
+    edge = gates = None
+    if problem.vectors is not None:
+        pick = torch.eye(width, dtype=problem.dtype, device=problem.vectors.device)
+        to_key = None if problem.vector_maps is None else problem.vector_maps.mT
+        to_key = pad(pick, (0, 0, problem.key.shape[-1], 0)) if problem.vectors_in_score else to_key
+        edge = EdgeVectors(problem.vectors, to_key, pad(pick, (0, 0, values, 0)) if wider else None)
+    if problem.key_gates is not None or problem.value_gates is not None:
+        gates = Gates(wide(problem.key_gates, more), wide(problem.value_gates, wider))
+    maps = wide(problem.value_maps, wider, 2)
+    tables = Tables(
+        wide(problem.label_keys, more), wide(problem.label_values, wider), wide(problem.label_queries, more),
+        rows=problem.by_query,
+    )  # fmt: skip
+    key, value = pad(problem.key, (0, more)), pad(problem.value, (0, wider))
+    causal, score_maps = problem.causal, wide(problem.score_maps, more, 2)
+    return Call(
+        problem.query, key, value, problem.plan, (tables,), problem.scale, problem.mask, causal is not None,
+        0 if causal is None else causal, score=replace(problem, score_maps=score_maps).weighted_score,
+        value_map=None if maps is None else ValueMap(None, maps), edge=edge, gates=gates,
+    )  # fmt: skip
 
 
 def attend_edges(call: Call) -> tuple[Answer, Tensor]:

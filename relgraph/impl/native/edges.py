@@ -20,7 +20,7 @@ from torch import Tensor
 
 from relgraph.call import Answer, Call, Gates, Tables, accumulation_dtype
 from relgraph.impl import op
-from relgraph.impl.eager.primitive import outputs as outputs_in_torch
+from relgraph.impl.eager.edges import outputs as outputs_in_torch
 from relgraph.impl.listed import added_to_pairs, given_factor, gradient_of_mask
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_listed, check_plan, check_rows
