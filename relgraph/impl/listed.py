@@ -124,7 +124,7 @@ def gradient_of_mask(problem: Problem, of_pairs: Tensor) -> Tensor:
         place, rows = place + row * queries * keys * (batch > 1), batch
     elif batch == 1:
         total = total.sum(0, keepdim=True)
-    made = total.new_zeros(*total.shape[:2], rows * queries * keys)
+    made = total.new_zeros(*total.shape[:2], rows * queries * keys)  # [B or 1, H or 1, numbers of the mask]
     if total.is_cpu:
         made.scatter_add_(2, place.expand_as(total), total)
     else:  # sorted and then added: scatter_add_ on a GPU adds in any order

@@ -86,7 +86,7 @@ def score_tables(
         return None
     query, columns = query.to(dtype), []
     for table, size in zip(tables, sizes, strict=True):
-        term = None if table.rows is None else with_zero_row(table.rows.to(dtype), -1)
+        term = None if table.rows is None else with_zero_row(table.rows.to(dtype), -1)  # [B, H, N_q, R+1]
         if table.key is not None:
             term = query @ (with_zero_row(table.key.to(dtype)) * scale).transpose(-1, -2)
         if table.bias is not None:

@@ -46,7 +46,7 @@ def forward(problem: Problem) -> Outputs:
     sizes = _Sizes.of(problem)
     for unit in _units(problem, together, sizes, buffers):
         for block in (block for heads in _passes(unit, sizes) for block in _blocks(unit, heads)):
-            unnormalised, total = block.unnormalised(lse)
+            unnormalised, total = block.unnormalised(lse)  # [batch, H, rows, keys], [batch, H, rows, 1]
             share = total.reciprocal_()
             if problem.need_mass:
                 block.ids.scatter(unnormalised, mass[block.at], None)
@@ -184,13 +184,13 @@ def _add_gradients(
             dropped = block.drop(unnormalised, into=3)
             if mine.output is not None:
                 _add_product(value_grad[keys], mine.output, block.operand(dropped))
-            score_grad = block.score_grad(unnormalised, mine)
+            score_grad = block.score_grad(unnormalised, mine)  # [batch, H, rows, keys]
             if d_mask is not None:
                 at = block.window(d_mask)
                 at.add_(score_grad.sum_to_size(at.shape))
             if block.slope is not None:
                 score_grad.mul_(block.slope)
-            operand = block.operand(score_grad)
+            operand = block.operand(score_grad)  # [batch · H_kv, group · rows, keys]
             dq[block.at] = block.times(operand, unit.key_operand).mul_(scale)
             _add_product(key_grad[keys], block.rows_of(unit.problem.query), operand, alpha=scale)
             if d_by_query is not None or by_key is not None:

@@ -50,7 +50,6 @@ class PartInUnit:
             assert isinstance(part.ids, WrittenIds)
             start = _start_of_block(part.ids, unit.graph, memo, index)
             self.ids = written_block(part.ids, unit.batch, unit.queries, unit.keys, unit.graph, start=start)
-        self.row_ptr = None if part.csr is None else part.csr.row_ptr
         self.q_len = plan.q_len
         self.complete = part.complete
         self.light = self.ids is None and part.csr is None and self.offset.fixed  # tiles of such parts hold few numbers
@@ -143,10 +142,9 @@ class PartInUnit:
         csr = self.part.csr
         if csr is None:
             return None
-        assert self.row_ptr is not None
         batch_row = self.unit.batch.start if csr.batch > 1 else 0
         corner = batch_row * self.q_len + self.unit.queries.start + rows.start
-        begin, end = (int(x) for x in self.row_ptr[[corner, corner + len(rows)]])
+        begin, end = (int(x) for x in csr.row_ptr[[corner, corner + len(rows)]])
         col = csr.col[begin:end] - self.unit.keys.start
         row, ids, role = csr.row[begin:end] - corner, csr.ids[begin:end], csr.role[begin:end]
         inside = (col >= start) & (col < stop)

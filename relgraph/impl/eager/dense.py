@@ -33,14 +33,15 @@ def attend(call: Call) -> Answer:
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     labels = _ids_of(call.plan, call.query.device)
     edges = None if call.edge is None else _Edges(call, call.edge, dtype)
-    weights, lse = _weights(call, labels, edges, None)
+    weights, lse = _weights(call, labels, edges, None)  # [B, H, N_q, N_k], [B, H, N_q]
     dropped = drop(call, weights) if call.dropout_p else weights
-    values = repeat_heads(call.value.to(dtype), call.query.shape[1])
+    values = repeat_heads(call.value.to(dtype), call.query.shape[1])  # [B, H, N_k, D_v]
     gate = None if call.gates is None else call.gates.value
     if gate is not None:
         output = _gated_sum(gate, dropped, values, labels[0])
     else:
         output = _summed(call.value_map, dropped, values, labels[0])
+    # output [B, H, N_q, D_v]; sums by label [B, H, N_q, sum of R+1]
     if has_value_tables(call.tables):
         output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
     if edges is not None and edges.value is not None:
@@ -66,19 +67,19 @@ def outputs(problem: Problem) -> Outputs:
         causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep,
         score=problem.weighted_score,
     )  # fmt: skip
-    labels = _ids_of(plan, problem.query.device)
+    labels = _ids_of(plan, problem.query.device)  # a part each
     edges = None
     if problem.vectors is not None:
         edges = _Edges(call, EdgeVectors(problem.vectors, None, None), problem.dtype, problem.vector_queries)
     weights, lse = _weights(call, labels, edges, problem.by_key)
     dropped = drop(call, weights) if call.dropout_p else weights
-    sums = _sum_by_label(labels, dropped)
+    sums = _sum_by_label(labels, dropped)  # [B, H, N_q, columns]
     maps = None if problem.value_maps is None else ValueMap(None, problem.value_maps)
     output = _summed(maps, dropped, repeat_heads(problem.value.to(problem.dtype), weights.shape[1]), labels[0])
     if has_value_tables(tables):
         output = add_value_tables(output, sums, tables, plan.num_labels)
     if edges is not None and problem.vectors_in_value:
-        output = torch.cat([output, edges.sums(dropped)], -1)
+        output = torch.cat([output, edges.sums(dropped)], -1)  # [B, H, N_q, D_v + F]
     return Outputs(output, lse, sums, _sum_by_label(labels, weights) if problem.need_mass else None)
 
 
@@ -87,7 +88,8 @@ def _weights(call: Call, labels: list[Ids], edges: _Edges | None, by_key: Tensor
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     heads = call.query.shape[1]
     query, key = call.query.to(dtype), call.key.to(dtype)
-    keys = repeat_heads(key, heads)
+    keys = repeat_heads(key, heads)  # [B, H, N_k, D]
+    # scores [B, H, N_q, N_k], by_query [B, H, N_q, sum of R+1]
     if call.score.additive:
         scores = _additive(call, call.score, query, keys, labels, edges) * call.scale
         by_query = score_tables(query, [tables._replace(key=None) for tables in call.tables], sizes, call.scale, dtype)
@@ -106,8 +108,8 @@ def _weights(call: Call, labels: list[Ids], edges: _Edges | None, by_key: Tensor
         scores = scores * call.scale
         by_query = score_tables(query, call.tables, sizes, call.scale, dtype)
     if by_key is None:
-        by_key = query_tables(key, heads, call.tables, sizes, call.scale, dtype)
-    allowed = attend_mask(call)
+        by_key = query_tables(key, heads, call.tables, sizes, call.scale, dtype)  # [B, H, N_k, sum of R+1]
+    allowed = attend_mask(call)  # [B or 1, H or 1, N_q or 1, N_k or 1]
     start = 0
     for ids in labels:
         stop = start + ids.size + 1

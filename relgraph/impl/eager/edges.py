@@ -135,7 +135,7 @@ class _Work:
             gate = self._table(self.call.gates.key)
             scores = self._scores_by_label(lambda label: self.query * gate[:, label, None])
         else:
-            scores = sampled_dot(self.query, self.key, self.pattern)
+            scores = sampled_dot(self.query, self.key, self.pattern)  # [L, P]
         for term in self._label_scores():
             scores = scores.add_(term)
         if edge is not None and edge.key is not None and not self.call.score.additive:
@@ -175,7 +175,7 @@ class _Work:
         elif table is not None:
             output = output + self.by_label(weights)[..., :-1] @ self._table(table)
         if edge is not None and edge.value is not None:
-            sums = weighted_sum(weights, self._vectors(edge), self._of_pairs())
+            sums = weighted_sum(weights, self._vectors(edge), self._of_pairs())  # [L, n, F]
             output = output + sums @ self._table(edge.value).transpose(-1, -2)
         return output
 
@@ -185,12 +185,12 @@ class _Work:
         key = self.key.repeat_interleave(lanes // max(self.key.shape[0], 1), 0)
         rows = None if self.tables.key is None else self._rows(self.tables.key)
         maps = None if edge is None or edge.key is None else self._table(edge.key).transpose(-1, -2)
-        vectors = None if maps is None or edge is None else self._vectors(edge)
+        vectors = None if maps is None or edge is None else self._vectors(edge)  # [1, P, F]
         weight = score.weight.to(self.query.dtype)
         weight = weight[:, None] if weight.dim() == 1 else self._table(weight[..., None])
 
         def run(at: slice) -> Tensor:
-            summed = self._plain_query[:, self.csr.row[at]] + key[:, self.pattern.col[at]]
+            summed = self._plain_query[:, self.csr.row[at]] + key[:, self.pattern.col[at]]  # [L, pairs of a run, D]
             if rows is not None:
                 summed = summed + rows[:, self.at_row[at]]
             if vectors is not None and maps is not None:
@@ -354,17 +354,17 @@ class _Work:
             given = with_zero_row(self._lanes(tables.rows.to(self.query.dtype)), -1)
             yield given.flatten(1).index_select(1, self._at_label())
         if tables.key is not None and not self.call.score.additive:
-            rows = self._rows(tables.key)
+            rows = self._rows(tables.key)  # [1 or L, R+1, D]
             if self.pair_by_pair:
                 yield sampled_dot(self.query, rows, self._of_labels())
             else:
-                by_query = (self.query @ rows.transpose(-1, -2)).flatten(1)
+                by_query = (self.query @ rows.transpose(-1, -2)).flatten(1)  # [L, n · (R+1)]
                 yield by_query.index_select(1, self._at_label())
         if tables.query is not None:
             rows = self._rows(tables.query)
             key = self.key.repeat_interleave(self.query.shape[0] // max(self.key.shape[0], 1), 0) * self.call.scale
             if self.pair_by_pair:
-                by_key = sampled_dot(key, rows, self._of_labels_by_key())
+                by_key = sampled_dot(key, rows, self._of_labels_by_key())  # [L, P], sorted by key
                 yield by_key.index_select(1, self.pattern.to_row)
             else:
                 by_key = (key @ rows.transpose(-1, -2)).flatten(1)

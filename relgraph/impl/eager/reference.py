@@ -43,6 +43,7 @@ def attend(call: Call) -> Answer:
     plain_key = key
     if call.gates is not None:
         key, value = (_gated(x, gate, first, dtype) for x, gate in zip((key, value), call.gates, strict=True))
+    # what labels add to every pair, [B or 1, H or 1, N_q, N_k, D]
     key_rows, value_rows, query_rows, bias = query.new_zeros(4, 1).unbind()
     for part, tables in zip(labels, call.tables, strict=True):
         for ids, vectors in part:
@@ -66,7 +67,7 @@ def attend(call: Call) -> Answer:
         if score.by_label:  # Wᵀ q_i in the place of q_i
             mapped = (_maps(score.weight.to(dtype), first).mT @ query[..., None]).squeeze(-1)
             scores = scores + ((mapped - query) * key).sum(-1)
-    scores = score.finish(scores * call.scale + bias.squeeze(-1))
+    scores = score.finish(scores * call.scale + bias.squeeze(-1))  # [B, H, N_q, N_k]
     if call.mask is not None and call.mask.dtype != torch.bool:
         scores = scores + _repeated(call.mask.to(dtype), copies)
     allowed = attend_mask(call)
@@ -77,7 +78,7 @@ def attend(call: Call) -> Answer:
     weights, lse = softmax_rows(scores)
     if call.value_map is not None:
         value = (_maps(_free_maps(call.value_map, dtype), first) @ value[..., None]).squeeze(-1)
-    output = (_drop(call, weights, copies)[..., None] * (value + value_rows)).sum(-2)
+    output = (_drop(call, weights, copies)[..., None] * (value + value_rows)).sum(-2)  # [B, H, N_q, D_v]
     mass = None
     if call.need_mass:
         mass = tuple(

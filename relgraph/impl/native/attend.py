@@ -145,6 +145,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     struct, held = run.struct, run.held
     splits = run.cut_tasks()
     dq = laid_out_as(problem.query, problem.query.shape[3], dtype)
+    # dk, dv: [splits, B, H_kv, N_k, D]; dc: [splits, B, H, columns, N_k]
     if splits == 1:
         dk, dv = (laid_out_as(x, x.shape[3], dtype)[None] for x in (problem.key, problem.value))
     else:
@@ -168,7 +169,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
         if struct.pair_biases.data:
             pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype, device="cpu")
             struct.d_pair_biases = held.tensor(pairs)
-        groups = (1, heads, 1) if struct.pair_biases.data else (run.slots(), heads, splits)
+        groups = (1, heads, 1) if struct.pair_biases.data else (run.slots(), heads, splits)  # then one axis of columns
         by_label = torch.zeros(*groups, problem.columns, dtype=dtype, device="cpu")
         struct.d_label_biases = held.tensor(by_label)
     vectors = _Vectors(problem)
@@ -193,7 +194,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     of_mask = run.room_of_mask()
     run.start("backward")
     grads = [(dq, problem.query), (_joined(dk), problem.key), (_joined(dv), problem.value)]
-    by_key = None if dc is None else _joined(dc).transpose(2, 3)
+    by_key = None if dc is None else _joined(dc).transpose(2, 3)  # [B, H, N_k, columns]
     if keys is not None and db is not None:
         of_keys = of_table(db, problem.query.to(dtype), keys).mul_(problem.scale)
         by_label, db = None if biases is None else db, None

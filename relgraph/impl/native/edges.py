@@ -324,7 +324,7 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     filled.point_to(*(None if x is None else x.to(dtype) for x in (incoming.output, incoming.sums, incoming.mass)))
     if incoming.lse is not None:
         struct.lse = filled.address(incoming.lse.contiguous())
-    dq, dk, dv = (filled.like(x) for x in (problem.query, problem.key, problem.value))
+    dq, dk, dv = (filled.like(x) for x in (problem.query, problem.key, problem.value))  # dq: [B, H, N_q, D + F]
     struct.dq, struct.dk, struct.dv = map(filled.rows_of, (dq, dk, dv))
     db = None if problem.by_query is None else torch.empty(problem.by_query.shape, dtype=dtype, device="cpu")
     struct.d_by_query = filled.rows_of(db)
@@ -343,6 +343,7 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     for name, axes in _AXES.items():
         x = getattr(problem, name)
         if x is not None:
+            # [H, R, D], also of what all heads share, which is summed below
             learned[name] = made = torch.empty(struct.heads, *x.shape[-axes:], dtype=dtype, device="cpu")
             setattr(struct, f"d_{name}", CTensor(filled.address(made), 0, made.stride(0), 0))
     if learned:
