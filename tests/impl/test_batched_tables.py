@@ -56,7 +56,7 @@ def refused(case: Case, impl: str) -> bool:
     return impl in choice.refused
 
 
-TABLES = ("kvqb", "vb", 7), ("kb", "qk", 2), ("vq", "", 0)
+TABLES = ("kvqb", "vb", 7), ("kvb", "qk", 5), ("vq", "", 0)
 
 
 @pytest.mark.parametrize("impl", IMPLS)
