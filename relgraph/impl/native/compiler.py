@@ -23,8 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -64,9 +63,7 @@ def compile_native(folder: Path | None = None) -> Path:
         folder = _made(folder or cache_folder())
         path = folder / native_name(_hash(*compiler, _version(compiler)))
         if not path.exists():
-            with _alone(folder):
-                if not path.exists():  # another process may have made it meanwhile
-                    compile_sources([*compiler, *flags], path)
+            compile_sources([*compiler, *flags], path)
         return trusted(path)
     except OSError as error:  # a full disk, a folder that another process removes
         raise UnavailableError(f"the library cannot be kept ({error})", f"set {FOLDER} to another folder") from None
@@ -126,31 +123,6 @@ def trusted(path: Path) -> Path:
             f"chmod go-w it, or set {FOLDER} to another folder",
         )
     return path
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which ends with the process that holds it, and remove what killed processes left.
-
-    On file systems without locks nothing is held or removed.
-    """
-    import fcntl  # not there on every system that can import this file
-
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                _log.warning("relgraph waits for another process, which compiles the CPU kernels")
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            for left in folder.glob("kernels-*.partial"):
-                left.unlink(missing_ok=True)
-        yield
-    finally:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)  # closing would not do: a process forked meanwhile has the handle too
-        os.close(handle)
 
 
 # ---- compiling ----
