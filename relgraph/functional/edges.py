@@ -117,8 +117,7 @@ def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[T
     output = to_caller(with_sink(answer, sink), call.query, packed=True)
     if not need_weights:
         return output
-    csr = call.plan.parts[0].csr
-    assert csr is not None
+    csr = call.plan.listed
     if sink is not None:
         weights = weights * share_of_keys(answer.lse, sink)[0].index_select(1, csr.row)
     return output, weights.new_empty(weights.shape[::-1]).index_copy(0, csr.order, weights.T).to(output.dtype)

@@ -65,8 +65,7 @@ def earlier_twins(row: Tensor, col: Tensor) -> Tensor:
 
 def listed_entries(plan: LabelPlan, x: Tensor, rows: Sequence[int]) -> Tensor:
     """The listed entries of a tensor that broadcasts to ``[B, H, N_q, N_k]``: ``[L or 1, P]``; ``rows`` is B and H."""
-    csr = plan.parts[0].csr
-    assert csr is not None
+    csr = plan.listed
     batch, query, key = listed_pairs(plan, csr)
     query, key = (at if n > 1 else torch.zeros_like(at) for at, n in zip((query, key), x.shape[2:], strict=True))
     if csr.batch != 1:
@@ -77,8 +76,7 @@ def listed_entries(plan: LabelPlan, x: Tensor, rows: Sequence[int]) -> Tensor:
 
 def listed_future(plan: LabelPlan, offset: int | Tensor, heads: int) -> Tensor:
     """Which listed pairs a causal query may not see, ``[L or 1, P]``."""
-    csr = plan.parts[0].csr
-    assert csr is not None
+    csr = plan.listed
     batch, query, key = listed_pairs(plan, csr)
     if plan.q_ptr is not None and plan.k_ptr is not None:
         batch = graph_at(plan.q_ptr, query)
@@ -111,8 +109,8 @@ def added_to_pairs(problem: Problem) -> Tensor | None:
 
 def gradient_of_mask(problem: Problem, of_pairs: Tensor) -> Tensor:
     """The gradient of the mask from that of every pair, ``[L, P]``; pairs that share a number are added in order."""
-    csr, mask = problem.plan.parts[0].csr, problem.mask
-    assert csr is not None and mask is not None
+    csr, mask = problem.plan.listed, problem.mask
+    assert mask is not None
     batch, heads, queries, keys = mask.shape
     row, query, key = listed_pairs(problem.plan, csr)
     place = query * keys * (queries > 1) + key * (keys > 1)

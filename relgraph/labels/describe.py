@@ -96,16 +96,6 @@ class SumCounts:
         """For each part, how many pairs carry each label, by name, or by id without names; None without an input."""
         return tuple(part.counts for part in self.parts)
 
-    @property
-    def unlabeled(self) -> tuple[int | None, ...]:
-        """How many pairs attend without a label, for each part."""
-        return tuple(part.unlabeled for part in self.parts)
-
-    @property
-    def not_attending(self) -> tuple[int | None, ...]:
-        """How many pairs do not attend, for each part."""
-        return tuple(part.not_attending for part in self.parts)
-
     def __repr__(self) -> str:
         return "\n".join(f"part {index}\n{part!r}" for index, part in enumerate(self.parts))
 

@@ -175,6 +175,13 @@ class LabelPlan:
         return len(self.parts) == 1 and self.parts[0].edges_only
 
     @property
+    def listed(self) -> Csr:
+        """The listed pairs of the first part, which has some."""
+        csr = self.parts[0].csr
+        assert csr is not None
+        return csr
+
+    @property
     def columns(self) -> int:
         """Columns of the tables B and C: all labels, and one column of zeros per part."""
         return self.total_labels + len(self.parts)

@@ -41,7 +41,7 @@ def forward(problem: Problem) -> Outputs:
         mine = forward(group.problem)
         for whole, part in zip((output, lse, sums, mass), mine[:4], strict=True):
             if part.numel():
-                group.queries.put(whole, part)
+                group.labels.queries.put(whole, part)
     buffers = _buffers(problem, backward=False)
     sizes = _Sizes.of(problem)
     for unit in _units(problem, together, sizes, buffers):
@@ -87,10 +87,11 @@ def _gradients(problem: Problem, incoming: Outputs, delta: Tensor) -> tuple[Tens
     )
     together = groups(problem)
     for group in together:
-        its_delta = group.queries.take_own(delta[..., None])
+        queries, keys = group.labels.queries, group.labels.keys
+        its_delta = queries.take_own(delta[..., None])
         assert its_delta is not None
         mine = _gradients(group.problem, group.incoming(incoming), its_delta[..., 0])
-        sides = (group.queries, group.keys, group.keys, group.queries, group.keys)
+        sides = (queries, keys, keys, queries, keys)
         for whole, part, side in zip(grads[:5], mine[:5], sides, strict=True):
             if whole is not None and part is not None:
                 side.put(whole, part)
@@ -134,7 +135,7 @@ def _buffers(problem: Problem, *, backward: bool) -> int:
 
 def _units(problem: Problem, together: list[Group], sizes: _Sizes, buffers: int) -> Iterator[UnitWork]:
     """The units of the problem, without graphs in groups. They share buffers: one block is computed at a time."""
-    grouped = {graph for group in together for graph in group.graphs}
+    grouped = {graph for group in together for graph in group.labels.graphs}
     if problem.plan.q_ptr is not None and len(grouped) == problem.plan.q_ptr.shape[0] - 1:
         return
     room = torch.empty(buffers, sizes.scores, dtype=problem.dtype, device=problem.query.device)

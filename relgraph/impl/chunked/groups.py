@@ -89,24 +89,16 @@ class _GroupLabels:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Graphs of similar size.
+    """Graphs of similar size, and the same attention as a padded batch of g rows."""
 
-    Attributes:
-        graphs: their numbers.
-        queries: their queries.
-        keys: their keys.
-        problem: the same attention as a padded batch of g rows.
-    """
-
-    graphs: list[int]
-    queries: _Side
-    keys: _Side
+    labels: _GroupLabels
     problem: Problem
 
     def incoming(self, incoming: Outputs) -> Outputs:
         """The group's share of the gradients of the outputs."""
         lse = None if incoming.lse is None else incoming.lse[..., None]
-        output, lse, sums, mass = map(self.queries.take_own, (incoming.output, lse, incoming.sums, incoming.mass))
+        take = self.labels.queries.take_own
+        output, lse, sums, mass = map(take, (incoming.output, lse, incoming.sums, incoming.mass))
         return Outputs(output, None if lse is None else lse[..., 0], sums, mass)
 
 
@@ -174,7 +166,7 @@ def _group(problem: Problem, layout: _GroupLabels) -> Group:
         plan_key=layout.memo,
         plan=layout.plan,
     )
-    return Group(layout.graphs, queries, keys, sub)
+    return Group(layout, sub)
 
 
 def _hidden(mask: Tensor | None, keys: _Side) -> Tensor | None:

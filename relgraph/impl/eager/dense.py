@@ -189,8 +189,7 @@ class _Edges:
     """The vectors of listed pairs, and where these pairs are; their scores and weights are ``[B or 1, H, P]``."""
 
     def __init__(self, call: Call, edge: EdgeVectors, dtype: torch.dtype, queries: Tensor | None = None) -> None:
-        csr = call.plan.parts[0].csr
-        assert csr is not None
+        csr = call.plan.listed
         live = csr.role != DEAD
         batch, self.query, self.col = (x[live] for x in listed_pairs(call.plan, csr))
         self.batch = batch if csr.batch > 1 else torch.arange(call.query.shape[0], device=batch.device)[:, None]

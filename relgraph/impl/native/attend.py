@@ -24,7 +24,6 @@ from relgraph.impl.native.problem import (
     dense_rows,
     in_blocks,
     laid_out_as,
-    order_of_vectors,
 )
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, free_maps, repeat_heads, score_tables, with_zero_row
@@ -292,7 +291,7 @@ class _Vectors:
         """That of the queries, then that of the vectors in the order in which they were given."""
         found = self.of_vectors
         if found is not None:
-            found = torch.empty_like(found).index_copy_(0, order_of_vectors(self.problem.plan), found)
+            found = torch.empty_like(found).index_copy_(0, self.problem.plan.listed.order, found)
         return [self.of_queries, found]
 
 

@@ -29,7 +29,7 @@ from relgraph.impl.native.sort import sort_pairs
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import free_maps, split_batched
-from relgraph.plan import SORTERS, Csr, LabelPlan
+from relgraph.plan import SORTERS, LabelPlan
 from relgraph.score import NAMED, encode
 
 KERNELS = "native edges"
@@ -125,17 +125,11 @@ def _by_query(call: Call, inside: Tables, outside: Tables) -> Tensor | None:
     return sum(terms[1:], terms[0]) if terms else None
 
 
-def _csr(plan: LabelPlan) -> Csr:
-    csr = plan.parts[0].csr
-    assert csr is not None
-    return csr
-
-
 class _Listed:
     """Listed pairs as the kernels read them, kept with the labels."""
 
     def __init__(self, plan: LabelPlan) -> None:
-        csr = _csr(plan)
+        csr = plan.listed
         check_rows(plan, csr)
         own, rows = csr.batch != 1, csr.row_ptr.shape[0] - 1
         if max(csr.col.shape[0], rows, plan.k_len) >= 1 << 31:
@@ -242,7 +236,7 @@ class EdgeStructs(KeepsAlive):
     def fill_vectors(self, given: Tensor, size: int) -> None:
         """Edge vectors, and the numbers of queries that they are multiplied by."""
         problem, struct = self.problem, self.struct
-        vectors = given.index_select(0, _csr(problem.plan).order)  # each head reads them all, so in order
+        vectors = given.index_select(0, problem.plan.listed.order)  # each head reads them all, so in order
         struct.attr, struct.attr_stride, struct.edge_size = self.address(vectors), vectors.shape[1], vectors.shape[1]
         if problem.vectors_in_score:
             struct.edge_query = self.rows_of(problem.query[..., size:])
@@ -362,7 +356,7 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
         made.sum(0) if getattr(problem, name).dim() == _AXES[name] else made for name, made in learned.items()
     ]
     if d_vectors is not None:
-        d_vectors = torch.empty_like(d_vectors).index_copy_(0, _csr(problem.plan).order, d_vectors)
+        d_vectors = torch.empty_like(d_vectors).index_copy_(0, problem.plan.listed.order, d_vectors)
     d_mask = None if d_added is None else gradient_of_mask(problem, d_added)
     return [dq, dk, dv, db, *of_learned, d_vectors, d_mask]
 

@@ -296,7 +296,7 @@ class ProblemStructs(KeepsAlive):
         if problem.label_keys is not None and problem.factor_keys is None:
             struct.added_keys = self.turned_table(problem.label_keys, problem.plan)
         if problem.vectors is not None:
-            vectors = problem.vectors.index_select(0, order_of_vectors(problem.plan))  # each head reads them in order
+            vectors = problem.vectors.index_select(0, problem.plan.listed.order)  # each head reads them in order
             struct.vectors = self.address(vectors)
             struct.vector_count, struct.vector_size = vectors.shape
         if problem.mask is not None or problem.dropout_p > 0.0:
@@ -335,13 +335,6 @@ class ProblemStructs(KeepsAlive):
         elif problem.dropout_p > 0.0:
             assert problem.seed is not None
             struct.seed, struct.origin[:] = int(problem.seed.reshape(-1)[0]), problem.origin
-
-
-def order_of_vectors(plan: LabelPlan) -> Tensor:
-    """The position of each listed pair among the edges as given."""
-    csr = plan.parts[0].csr
-    assert csr is not None
-    return csr.order
 
 
 def laid_out_as(x: Tensor, size: int, dtype: torch.dtype | None = None) -> Tensor:
