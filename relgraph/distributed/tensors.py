@@ -20,7 +20,7 @@ from relgraph.arguments import check
 from relgraph.call import AttentionAux, Drawn, Given, map_given
 from relgraph.call.check import BATCHED, PACKED
 from relgraph.call.operands import Operand, weight_of
-from relgraph.distributed.parts import part_of, weights_of, with_weights
+from relgraph.distributed.parts import part_of
 from relgraph.functional.attention import attend
 from relgraph.functional.region import TensorHook
 from relgraph.labels import Labels
@@ -119,8 +119,6 @@ class _Split:
             )
         rows = self._range(_BATCH, self.batch)
         labels = self.part(labels) if isinstance(labels, DTensor) else labels
-        weights = weights_of(labels) if isinstance(labels, Labels) else None
-        labels = labels if weights is None else with_weights(labels, self.part(weights))
         if isinstance(labels, Tensor) and labels.dim() == 3 and labels.shape[0] == self.batch:
             labels = labels[slice(*rows)]
         elif isinstance(labels, Labels) and not labels.packed and labels.batch_size > 1 and rows != (0, self.batch):

@@ -13,7 +13,6 @@ from relgraph.arguments import check
 from relgraph.labels.alike import check_room, check_slice, common_batch
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, smallest_dtype
 from relgraph.labels.borders import check_ptrs, cut_borders, graph_at, graph_of
-from relgraph.labels.costs import Rows
 from relgraph.labels.counts import SHIFT, bins, pairs_of
 from relgraph.labels.dense import without_ids
 from relgraph.labels.pairs import Pairs, first_of_each, numbers
@@ -217,9 +216,6 @@ class EdgeLabels(Labels):
         default = self._of_default(lambda labels: labels._carries_no_ids())
         return (default is None or default is True or default == UNLABELED) and without_ids(self.ids)
 
-    def _attends_nowhere(self) -> bool:
-        return super()._attends_nowhere() or (self.default is None and self.ids.shape[0] == 0)
-
     def _of_default(self, change: Callable[[Labels], Any]) -> Any:
         """What ``change`` makes of labels of the other pairs; a default that is an id or None stays."""
         return change(self.default) if isinstance(self.default, Labels) else self.default
@@ -371,19 +367,6 @@ class EdgeLabels(Labels):
             code = NOT_ATTENDING if self.default is None else self.default
             total[code + SHIFT] += pairs_of(self, batch) - covered.shape[0]
         return total
-
-    def _keys_per_row(self, rows: Rows) -> Tensor:
-        batch = self.batch_size
-        pairs, _ = self._pairs(batch)
-        if self.default is None:
-            return torch.bincount(pairs.query[rows.see(pairs)], minlength=self.q_len)
-        if not isinstance(self.default, Labels):
-            return rows.seen.expand(batch, -1).sum(0)
-        others = self.default._keys_per_row(rows) * (batch // max(self.default.batch_size, 1))
-        pairs = Pairs(*(x[first_of_each(numbers(pairs, self))] for x in pairs))
-        pairs = pairs.where(rows.see(pairs))
-        added = pairs.where(self.default._codes_at(pairs) == NOT_ATTENDING)
-        return others.to(self.device) + torch.bincount(added.query, minlength=self.q_len)
 
     def _describe(self) -> list[str]:
         out = [*super()._describe(), f"edges={self.ids.shape[0]}", f"default={self.default!r}"]

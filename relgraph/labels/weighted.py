@@ -12,7 +12,6 @@ from relgraph.arguments import check
 from relgraph.arguments.sharding import check_local
 from relgraph.labels.alike import check_slice, common_batch
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, smallest_dtype
-from relgraph.labels.costs import Rows
 from relgraph.labels.counts import SHIFT
 from relgraph.labels.dense import DenseLabels, without_ids
 from relgraph.labels.distance import DistanceLabels
@@ -224,9 +223,6 @@ class WeightedLabels(Labels):
     def _carries_no_ids(self) -> bool:
         return self.num_labels == 0 or without_ids(self.ids)
 
-    def _attends_nowhere(self) -> bool:
-        return self.pairs._attends_nowhere()
-
     def _cut_batch(self, start: int, stop: int) -> Self:
         pairs = self.pairs._batch_rows(start, stop)
         if isinstance(self.pairs, EdgeLabels):
@@ -254,9 +250,6 @@ class WeightedLabels(Labels):
         by_label = torch.bincount(ids[ids >= 0], minlength=self.num_labels)
         counts[SHIFT + UNLABELED] -= carried.to(counts.device)
         return torch.cat([counts, by_label.to(counts.device)])
-
-    def _keys_per_row(self, rows: Rows) -> Tensor:
-        return self.pairs._keys_per_row(rows) * (self.batch_size // max(self.pairs.batch_size, 1))
 
     def _describe(self) -> list[str]:
         out = [*super()._describe(), f"per_pair={self.ids.shape[-1]}"]
