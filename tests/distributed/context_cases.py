@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from contextlib import nullcontext
 
@@ -14,7 +13,6 @@ from relgraph.functional.region import entered
 from tests.distributed.worlds import BY_PLACE, caught
 
 N, B, H, D, R = 16, 2, 4, 8, 5
-METHODS = ("allgather", "ring", "ulysses")
 LAYOUTS = ("even", "head-tail")
 PTR = torch.tensor([0, 3, 9, 9, 16])
 LABELER = rg.ClippedDistance(2)
@@ -197,13 +195,13 @@ def loss_of(z, aux):
     return sum(parts)
 
 
-def compare(mesh, name, method, layout):
+def compare(mesh, name, layout):
     """The largest differences from one process: of output, log-sum-exp, mass, and all gradients."""
     labels, options = CASES[name]
     problem, rank = Problem(labels(), options), mesh.get_local_rank()
     z, aux = problem.call()
     wanted = torch.autograd.grad(loss_of(z, aux), problem.learned(), allow_unused=True)
-    with rg.distributed.context_parallel(mesh, method=method, layout=layout) as region:
+    with rg.distributed.context_parallel(mesh, layout=layout) as region:
         rows = region.layout_of(N)
         mine, its = problem.call(lambda x, dim: rows.shard(x, rank, dim))
         got = torch.autograd.grad(loss_of(mine, its), problem.learned(), allow_unused=True)
@@ -233,7 +231,7 @@ def odd_heads(mesh):
     problem.options["enable_gqa"] = False
     z, aux = problem.call()
     wanted = torch.autograd.grad(loss_of(z, aux), problem.rows)
-    with rg.distributed.context_parallel(mesh, method="allgather") as region:
+    with rg.distributed.context_parallel(mesh) as region:
         rows = region.layout_of(N)
         mine, its = problem.call(lambda x, dim: rows.shard(x, rank, dim))
         got = torch.autograd.grad(loss_of(mine, its), problem.rows)
@@ -243,10 +241,10 @@ def odd_heads(mesh):
     return [float((a - b).abs().max()) for a, b in pairs]
 
 
-def wrong_table(mesh, method):
+def wrong_table(mesh):
     """A table for the heads of a part is not one for all heads."""
     q, table = torch.randn(1, 4, N // mesh.size(), D), torch.randn(2, R, D)
-    with rg.distributed.context_parallel(mesh, method=method):
+    with rg.distributed.context_parallel(mesh):
         rg.relation_attention(q, q, q, LABELER(N), table)
     return "no error"
 
@@ -260,9 +258,9 @@ def run_in_thread(work):
     return found[0]
 
 
-def checkpointed(mesh, method, kind, place, threaded):
+def checkpointed(mesh, kind, place, threaded):
     """The gradients of two checkpointed calls of which ``place`` says what runs within the region."""
-    rank, rows = mesh.get_local_rank(), rg.distributed.Layout.even(N, mesh.size())
+    rank, rows = mesh.get_local_rank(), rg.distributed.Layout(N, mesh.size())
     torch.manual_seed(6)
     whole, table = learned(1, H, N, D), learned(R, D)
 
@@ -282,7 +280,7 @@ def checkpointed(mesh, method, kind, place, threaded):
     wanted, whole.grad, table.grad = [whole.grad, table.grad], None, None
     mine = whole.detach() if place == "backward" else rows.shard(whole.detach(), rank, 2)
     mine.requires_grad_()
-    block = rg.distributed.context_parallel(mesh, method=method)
+    block = rg.distributed.context_parallel(mesh)
     if place == "backward":  # a forward on whole rows before the block
         loss = forward(mine).sin().sum()
         with block:
@@ -307,11 +305,11 @@ CHECKPOINTS = [
 ]
 
 
-def in_another_thread(mesh, method):
+def in_another_thread(mesh):
     """Another thread attends to what it has, on one process alone."""
     x = torch.randn(1, H, 4, D)
     wanted = rg.relation_attention(x, x, x, LABELER(4), torch.ones(R, D))
-    with rg.distributed.context_parallel(mesh, method=method):
+    with rg.distributed.context_parallel(mesh):
         if mesh.get_local_rank():
             return ["not here"]
         return [
@@ -320,29 +318,23 @@ def in_another_thread(mesh, method):
 
 
 MASKS = {
-    "one row each, pairs": ((1, 1), (B, 1, "rows", "all")),
-    "one row each, pairs of heads": ((1, 1), (B, H, "rows", "all")),
-    "one row each, keys": ((1, 1), (B, 1, 1, "own")),
-    "one row each, keys without heads": ((1, 1), ("own",)),
-    "one row each, all keys": ((1, 1), (B, 1, 1, "all")),
-    "one row on one, pairs": ((1, 3), (B, 1, "rows", "all")),
-    "one row on one, one row for all": ((3, 1), (B, 1, 1, "all")),
-    "one row on one, keys": ((1, 3), (B, 1, 1, "own")),
-    "one row on one, pairs with one number for all keys": ((1, 3), (B, 1, "rows", 1)),
-    "one number for all": ((1, 3), (1,)),
-    "one number without axes": ((2, 2), ()),
-    "all rows on one, pairs": ((4, 0), (B, 1, "rows", "all")),
-    "all rows on one, keys": ((4, 0), (B, 1, 1, "own")),
-    "all rows on one, all keys": ((0, 4), (B, 1, 1, "all")),
+    "pairs": (1, (B, 1, "rows", "all")),
+    "pairs of heads": (1, (B, H, "rows", "all")),
+    "keys": (1, (B, 1, 1, "own")),
+    "keys without heads": (1, ("own",)),
+    "all keys": (1, (B, 1, 1, "all")),
+    "pairs with one number for all keys": (2, (B, 1, "rows", 1)),
+    "one number": (2, (1,)),
+    "one number without axes": (2, ()),
 }
 """How many rows each process holds, and the axes of a mask, whole or cut."""
 
 
-def masked(mesh, method, name):
+def masked(mesh, name):
     """The differences of calls with a mask, and with others that look alike on a process with one row."""
-    lengths, axes = MASKS[name]
-    total, rank = sum(lengths), mesh.get_local_rank()
-    runs = rg.distributed.Layout((((0, lengths[0]),), ((lengths[0], total),)))
+    length, axes = MASKS[name]
+    total, rank = length * mesh.size(), mesh.get_local_rank()
+    runs = rg.distributed.Layout(total, mesh.size())
     torch.manual_seed(7)
     x, table, values = torch.randn(B, H, total, D).double(), learned(R, D).detach(), []
 
@@ -351,8 +343,7 @@ def masked(mesh, method, name):
             whole = runs.shard(whole, rank, axis) if size in ("rows", "own") else whole
         return whole
 
-    layout = runs if len(set(lengths)) > 1 else "even"
-    with rg.distributed.context_parallel(mesh, method=method, layout=layout):
+    with rg.distributed.context_parallel(mesh):
         for of_mask in (axes, (B, 1, "rows", "all"), (1, "all")):
             whole = learned(*(size if isinstance(size, int) else total for size in of_mask))
             mine = own(whole.detach(), of_mask).requires_grad_()
@@ -368,15 +359,15 @@ def masked(mesh, method, name):
     return [float(x.abs().sum()) for x in values]
 
 
-def hidden_by_the_lowest_number(mesh, method):
+def hidden_by_the_lowest_number(mesh):
     """The differences where a row's mask is the lowest number for all keys, as Hugging Face writes it: all count alike."""
-    rank, rows = mesh.get_local_rank(), rg.distributed.Layout.even(N, mesh.size())
+    rank, rows = mesh.get_local_rank(), rg.distributed.Layout(N, mesh.size())
     torch.manual_seed(8)
     x, mask, found = torch.randn(1, H, N, D), torch.zeros(N, N), []
     mask[3::4] = torch.finfo(mask.dtype).min
     for split in (False, True):
         own = (rows.shard(x, rank, 2) if split else x.clone()).requires_grad_()
-        block = rg.distributed.context_parallel(mesh, method=method) if split else nullcontext()
+        block = rg.distributed.context_parallel(mesh) if split else nullcontext()
         with block:
             z = rg.relation_attention(own, own, own, None, attn_mask=rows.shard(mask, rank, 0) if split else mask)
             z.sin().sum().backward()
@@ -386,16 +377,14 @@ def hidden_by_the_lowest_number(mesh, method):
 
 def all_cases(mesh):
     yield "odd heads", caught(lambda: odd_heads(mesh))
-    for method in ("allgather", "ulysses"):
-        yield ("wrong table", method), caught(lambda: wrong_table(mesh, method))  # noqa: B023
+    yield "wrong table", caught(lambda: wrong_table(mesh))
     if mesh.size() == 2:
-        for method in METHODS:
-            yield ("lowest", method), caught(lambda: hidden_by_the_lowest_number(mesh, method))  # noqa: B023
-            yield ("thread", method), caught(lambda: in_another_thread(mesh, method))  # noqa: B023
-            for how in CHECKPOINTS:
-                yield ("checkpoint", method, *how), caught(lambda: checkpointed(mesh, method, *how))  # noqa: B023
-            for name in MASKS:
-                yield ("mask", method, name), caught(lambda: masked(mesh, method, name))  # noqa: B023
-    for at, (name, method) in enumerate(itertools.product(CASES, METHODS)):
+        yield "lowest", caught(lambda: hidden_by_the_lowest_number(mesh))
+        yield "thread", caught(lambda: in_another_thread(mesh))
+        for how in CHECKPOINTS:
+            yield ("checkpoint", *how), caught(lambda: checkpointed(mesh, *how))  # noqa: B023
+        for name in MASKS:
+            yield ("mask", name), caught(lambda: masked(mesh, name))  # noqa: B023
+    for at, name in enumerate(CASES):
         layout = LAYOUTS[(at + mesh.size() // 4) % 2]
-        yield (name, method), caught(lambda: compare(mesh, *(name, method, layout)))  # noqa: B023
+        yield name, caught(lambda: compare(mesh, *(name, layout)))  # noqa: B023

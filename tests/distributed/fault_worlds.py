@@ -29,14 +29,11 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import relgraph as rg
-from tests.distributed.nodes_world import NODES, RELATIONS, Network, graph, network
-from tests.distributed.nodes_world import WIDTH as NODE_WIDTH
 from tests.distributed.worlds import LOADED
 from tests.layers import encoder_layer
 
-METHODS = ("allgather", "ring", "ulysses")
-MODES = (*METHODS, "TP", "FSDP2")
-"""How work is split; "nodes" is a further one, which splits a graph."""
+MODES = ("CP", "TP", "FSDP2")
+"""How work is split."""
 
 STEPS, EVERY, BROKEN = 5, 2, 3
 """How many steps a run has, after how many there is a checkpoint, and the one that a fault breaks, counted from 0."""
@@ -95,8 +92,6 @@ SHORTENS = "shortens"
 
 def model_of(mode, mesh, dropout):
     """A model whose work is split."""
-    if mode == "nodes":
-        return network()
     torch.manual_seed(0)
     layer = encoder_layer(WIDTH, HEADS, 32, dropout, labeler=rg.ClippedDistance(2), per_head=True, impl="chunked")
     model = rg.RelationEncoder(layer, 2).double()
@@ -134,8 +129,7 @@ def train(world, mesh, root):
         state = {"model": weights, "optimizer": moments}
         checkpoint.load(state, checkpoint_id=folder / str(begins))
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    layers = layers_of(model)
-    split = graph_split(mesh) if world.mode == "nodes" else None
+    layers = (model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model).layers
     for step in range(begins, STEPS):
         broken = world.fault and step == BROKEN and rank == 1
         if broken and world.place != "saving":
@@ -143,10 +137,7 @@ def train(world, mesh, root):
         torch.manual_seed(step)
         optimizer.zero_grad()
         x, y = data_of(step)
-        if split is None:
-            backward(model, x, y, world.mode, mesh)
-        else:
-            backward_on_nodes(model, x[0], split)
+        backward(model, x, y, world.mode, mesh)
         optimizer.step()
         if (step + 1) % EVERY == 0:
             weights, moments = get_state_dict(model, optimizer)
@@ -156,40 +147,16 @@ def train(world, mesh, root):
     return begins, [whole_of(p.detach()) for p in model.parameters()]
 
 
-def layers_of(model):
-    """The two layers, between which a fault comes up."""
-    if isinstance(model, Network):
-        return [model.first, model.second]
-    return (model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model).layers
-
-
 def backward(model, x, y, mode, mesh):
     """Forward and backward of what this process has of a batch."""
     block, rank = nullcontext(), mesh.get_local_rank()
-    if mode in METHODS:
-        block = rg.distributed.context_parallel(mesh, method=mode)
-        x, y = (rg.distributed.Layout.even(ROWS, mesh.size()).shard(part, rank) for part in (x, y))
+    if mode == "CP":
+        block = rg.distributed.context_parallel(mesh)
+        x, y = (rg.distributed.Layout(ROWS, mesh.size()).shard(part, rank) for part in (x, y))
     elif mode == "FSDP2":
         x, y = (part.chunk(mesh.size())[rank] for part in (x, y))
     with block:
         (model(x) - y).square().mean().backward()
-
-
-def graph_split(mesh):
-    """The nodes and edges of this process, and the features of edges."""
-    index, types, attr, _ = graph()
-    layout = rg.distributed.Layout.even(NODES, mesh.size())
-    part = rg.distributed.NodePartition.cut(mesh, layout, index)
-    return part, part.labels(types[part.edge_ids], RELATIONS), attr[part.edge_ids]
-
-
-def backward_on_nodes(model, x, split):
-    """Forward and backward of the nodes of this process; gradients are summed over the processes."""
-    part, labels, attr = split
-    nodes = x.reshape(-1)[: NODES * NODE_WIDTH].view(NODES, NODE_WIDTH)[part.node_ids[: part.num_own]]
-    model(nodes, labels, attr, with_halo=part.with_halo).square().sum().backward()
-    for parameter in model.parameters():
-        distributed.all_reduce(parameter.grad)
 
 
 class DiesWriting(checkpoint.FileSystemWriter):
@@ -284,14 +251,13 @@ def run(worlds, root):
 def phases():
     """Worlds that run side by side, phase after phase; each way to split work meets a killed process once."""
     places = "forward", "backward"
-    killed = [World(mode, "killed", places[at % 2], f"killed {mode}") for at, mode in enumerate((*MODES, "nodes"))]
-    saving = [World(mode, "killed", "saving", f"saving {mode}", dropout=0.0) for mode in ("ring", "TP")]
+    killed = [World(mode, "killed", places[at % 2], f"killed {mode}") for at, mode in enumerate(MODES)]
+    saving = [World(mode, "killed", "saving", f"saving {mode}", dropout=0.0) for mode in ("CP", "TP")]
     yield [*map(unbroken, killed), *map(unbroken, saving)]
     yield [*killed, *saving]
     yield [*map(resumed, killed), *map(resumed, saving)]
-    other = [World(method, SHORTENS, "forward", f"{SHORTENS} {method}") for method in METHODS]
-    other += [World(mode, "raises", place, f"raises {mode}") for mode, place in zip(METHODS, PLACES, strict=True)]
-    yield [World("ring", "frozen", "forward", "frozen"), *other]
+    raising = [World("CP", "raises", place, f"raises {place}") for place in PLACES]
+    yield [World("CP", "frozen", "forward", "frozen"), World("CP", SHORTENS, "forward", SHORTENS), *raising]
 
 
 def resumed(world):
@@ -302,8 +268,7 @@ def resumed(world):
 def unbroken(world):
     """The world that has what a resumed one must have; without dropout one process has it too."""
     if world.place == "saving":
-        mode = "TP" if world.mode == "TP" else METHODS[0]  # TP has other parameters: projections in three
-        return World(mode, None, "", f"whole {mode} on one", 1, 0.0)
+        return World(world.mode, None, "", f"whole {world.mode} on one", 1, 0.0)
     return World(world.mode, None, "", f"whole {world.mode}")
 
 
@@ -311,7 +276,7 @@ def main(root):
     """Run all worlds."""
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    for name in (*LOADED, "relgraph.pyg"):  # before there are copies
+    for name in LOADED:  # before there are copies
         importlib.import_module(name)
     warnings.simplefilter("error")
     found = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,6 @@ def door_cases(mesh: Any) -> None:
                 leaves += [x.detach().clone().requires_grad_() for x in given[3:]]
                 compare(f"dropout {impl} {place}", values(used, leaves, impl, 0.3, 3), wanted, 1e-12)
     refused_placements(mesh)
-    weighted_labels(mesh)
 
 
 def refused_placements(mesh: Any) -> None:
@@ -135,24 +133,6 @@ def refused_placements(mesh: Any) -> None:
     by_heads = DTensor.from_local(x, mesh, [Shard(1)])
     with pytest.raises(TypeError, match="key must be a DTensor"):
         rg.relation_attention(by_heads, x, x, None)
-
-
-def weighted_labels(mesh: Any) -> None:
-    """Output and gradients of labels whose weights learn, split by batch, where rows share weights or not, and heads."""
-    made = torch.Generator().manual_seed(6)
-    ids = torch.randint(-1, 5, (4, 8, 8, 2), generator=made)
-    randn = partial(torch.randn, dtype=torch.float64, generator=made)
-    given = [randn(4, HEADS, 8, 8) for _ in "qkv"] + [randn(HEADS, 5, 8)]
-    for weights, places in itertools.product((randn(4, 8, 8, 2), randn(1, 8, 8, 2)), (Shard(0), Shard(1))):
-        found = []
-        for split in (False, True):
-            leaves = [distribute_tensor(x.detach(), mesh, [places]) if split else x.detach().clone() for x in given[:3]]
-            leaves = [x.detach().clone().requires_grad_() for x in (*leaves, given[3], weights)]
-            labels = rg.WeightedLabels(ids, leaves[4], 5)
-            z = rg.relation_attention(*leaves[:3], labels, leaves[3])
-            z.sin().sum().backward()
-            found.append({"z": whole(z.detach()), **{str(at): whole(x.grad) for at, x in enumerate(leaves)}})
-        compare(f"weighted labels {places}", found[1], found[0], 1e-12)
 
 
 def values(labels: Any, leaves: list[Tensor], impl: str, dropout_p: float = 0.0, seed: int = 0) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import relgraph as rg
 from relgraph.call.operands import POSITIONAL
 from relgraph.distributed.together import KINDS
-from tests.distributed.context_cases import METHODS, run_in_thread
+from tests.distributed.context_cases import run_in_thread
 from tests.distributed.worlds import run_world
 from tests.fuzz.cases import Case, draw
 from tests.fuzz.compare import Arguments
@@ -37,7 +37,6 @@ class Drawn:
 
     Attributes:
         case: the call.
-        method: how its keys travel.
         layout: as ``context_parallel`` takes it.
         queries: which rows of the queries each process holds.
         keys: which keys.
@@ -52,25 +51,15 @@ class Drawn:
 
     def __init__(self, seed: int) -> None:
         rng = Random(f"region {seed}")
-        kind = rng.choice(["even", "even", "head-tail", "rows", "rows"])
-        self.layout: rg.distributed.Layout | str = kind
-        if kind == "rows":
-            self.layout = self.queries = self.keys = _rows(rng)
-        else:
-            made = rg.distributed.Layout.even if kind == "even" else rg.distributed.Layout.head_tail
-            unit = 2 if kind == "even" else 4
-            lengths = [unit * rng.choice([1, 1, 1, 2, 3, 4, *([0] if rng.random() < 0.2 else [])]) for _ in "qk"]
-            lengths[1] = lengths[1] if rng.random() < 0.4 else lengths[0]
-            self.queries, self.keys = (made(length, 2) for length in lengths)
+        self.layout = rng.choice(["even", "head-tail"])
+        unit = 2 if self.layout == "even" else 4
+        lengths = [unit * rng.choice([1, 1, 1, 2, 3, 4, *([0] if rng.random() < 0.2 else [])]) for _ in "qk"]
+        lengths[1] = lengths[1] if rng.random() < 0.4 else lengths[0]
+        self.queries, self.keys = (rg.distributed.Layout(length, 2, self.layout) for length in lengths)
         self.case = _case(seed, _frame(rng, self.queries.length, self.keys.length))
-        even = not (self.case.heads % 2 or self.case.kv_heads % 2)
-        self.method = rng.choice(METHODS if even else METHODS[:2])
         self.own_keys, self.own_ids = rng.random() < 0.6, rng.random() < 0.3
-        # ids of own rows: not for all rows at once, in no doubt where row 0 is, and not the whole of one process
-        self.own_ids &= self.method != "ulysses" and not self.case.is_causal and 0 not in self.queries.lengths
-        if self.method == "ring" and "mask" in self.case.leaves:
-            mask = self.case.leaves["mask"]  # a log-sum-exp so low no longer tells how many keys a part has
-            self.case.leaves["mask"] = mask.masked_fill(mask < -1e6, float("-inf"))
+        # ids of own rows: in no doubt where row 0 is
+        self.own_ids &= not self.case.is_causal and self.queries.length > 0
         self.impl = self._impl(rng)
         self.saved, self.after = rng.choice([None, None, True, False]), rng.random() < 0.5
         self.threaded = rng.choice([None, 0, 1])
@@ -90,20 +79,9 @@ class Drawn:
     def __repr__(self) -> str:
         mistake = f"{self.mistake[0]} on process {self.mistake[1]}"
         return (
-            f"{self.method}, {self.layout}, impl {self.impl}, reentrant {self.saved}, backward after {self.after}, "
+            f"{self.layout}, impl {self.impl}, reentrant {self.saved}, backward after {self.after}, "
             f"thread {self.threaded}, mistake {mistake}\n{self.case.describe()}"
         )
-
-
-def _rows(rng: Random) -> rg.distributed.Layout:
-    """Runs of unequal length, some of one row or none, in any order."""
-    borders = [0]
-    for _ in range(rng.choice([2, 2, 3, 4])):
-        borders.append(borders[-1] + rng.choice([0, 1, 1, 2, 3, 5]))
-    runs = list(pairwise(borders))
-    rng.shuffle(runs)
-    at = rng.randint(1, len(runs) - 1)
-    return rg.distributed.Layout((tuple(runs[:at]), tuple(runs[at:])))
 
 
 def _frame(rng: Random, q_len: int, k_len: int) -> Frame:
@@ -176,7 +154,7 @@ class Problem:
         """Own rows and all keys, or one row for all and all keys or those of this process."""
         keys = self.drawn.keys
         if mask.dim() > 1 and mask.shape[-2] == self.drawn.queries.length != 1:
-            if keys.lengths == [1, 1] and mask.shape[-1] == 1:  # it would be a mask of its own key
+            if keys.length == 2 and mask.shape[-1] == 1:  # it would be a mask of its own key
                 mask = mask.expand(*mask.shape[:-1], 2)
             return self._of_rows(mask, -2)
         if mask.dim() and mask.shape[-1] == keys.length != 1 and self.drawn.own_keys:
@@ -253,7 +231,7 @@ def compare(mesh, seed: int) -> list[str]:
     alone.backward(wanted)
     x = torch.ones(1, 1, 3, 2)
     seen = None
-    with rg.distributed.context_parallel(mesh, method=drawn.method, layout=drawn.layout):
+    with rg.distributed.context_parallel(mesh, layout=drawn.layout):
         found = mine.forward(seed)
         if drawn.threaded == rank:
             seen = run_in_thread(lambda: rg.relation_attention(x, x, x, None).equal(x))
@@ -261,7 +239,7 @@ def compare(mesh, seed: int) -> list[str]:
             mine.backward(found)
     if drawn.after:
         mine.backward(found)
-    with rg.distributed.context_parallel(mesh, method=drawn.method, layout=drawn.layout):  # one that knows no call
+    with rg.distributed.context_parallel(mesh, layout=drawn.layout):  # one that knows no call
         refused = refusal(mine, rank)
     off = {str(name): difference(found[name], drawn.queries.shard(x, rank, 2)) for name, x in wanted.items()}
     for name, leaf in mine.leaves.items():

@@ -11,7 +11,7 @@ from torch import distributed
 if not distributed.is_available():
     pytest.skip("torch was built without distributed", allow_module_level=True)
 
-from tests.distributed.context_cases import CASES, CHECKPOINTS, MASKS, METHODS, all_cases
+from tests.distributed.context_cases import CASES, CHECKPOINTS, MASKS, all_cases
 from tests.distributed.worlds import run_world
 
 
@@ -31,52 +31,41 @@ def check(found):
         assert max(errors) < 1e-11, errors
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", CASES)
-def test_two_processes_are_one(two, name, method):
-    check(two[name, method])
+@pytest.mark.parametrize("name", [*CASES, "odd heads"])
+def test_two_processes_are_one(two, name):
+    check(two[name])
 
 
-def test_an_odd_number_of_heads_is_gathered_in_groups(two):
-    check(two["odd heads"])
-
-
-@pytest.mark.parametrize("method", ["allgather", "ulysses"])
-def test_a_table_for_other_heads_is_refused_on_every_process(two, method):
-    for text in two["wrong table", method]:
+def test_a_table_for_other_heads_is_refused_on_every_process(two):
+    for text in two["wrong table"]:
         assert text.startswith("ValueError: key_table must have shape [R, D] or [H, R, D] = [5, 8] or [4, 5, 8], got")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_another_thread_is_outside_of_the_region(two, method):
-    assert two["thread", method] == [[True], ["not here"]]
+def test_another_thread_is_outside_of_the_region(two):
+    assert two["thread"] == [[True], ["not here"]]
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("kind", "place", "threaded"), CHECKPOINTS)
-def test_forward_is_computed_again_in_its_region(two, method, kind, place, threaded):
+def test_forward_is_computed_again_in_its_region(two, kind, place, threaded):
     """Whichever of forward and backward runs within the block, and in which thread backward runs."""
-    check(two["checkpoint", method, kind, place, threaded])
+    check(two["checkpoint", kind, place, threaded])
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", MASKS)
-def test_masks_whose_axes_have_one_row(two, method, name):
-    check(two["mask", method, name])
+def test_masks_whose_axes_have_one_row(two, name):
+    check(two["mask", name])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_row_hidden_by_the_lowest_number_is_not_counted_twice(two, method):
-    for differences in two["lowest", method]:
+def test_a_row_hidden_by_the_lowest_number_counts_all_keys_alike(two):
+    for differences in two["lowest"]:
         assert not isinstance(differences, str), differences
         assert max(differences) < 1e-5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CASES)
-def test_four_processes_are_one(four, name, method):
-    check(four[name, method])
+def test_four_processes_are_one(four, name):
+    check(four[name])
 
 
 def test_relgraph_does_not_load_torch_distributed_for_it():

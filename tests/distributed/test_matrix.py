@@ -1,6 +1,6 @@
 """Every way to split work over processes, with labels of every kind, trains as one process does.
 
-Modes are data parallelism (DDP, FSDP2), heads (TP: HeadParallel), rows (CP: context_parallel by three methods), and
+Modes are data parallelism (DDP, FSDP2), heads (TP: HeadParallel), rows (CP: context_parallel), and
 two at once: heads with FSDP2, heads with rows. Cells are kinds of labels × causal or not × packed or batched × grouped
 key heads or not × dropout or not. Outputs, losses and all gradients, tables included, equal those of one process:
 within 1e-12 in float64 and 1e-5 in float32. Ten steps of training stay together.

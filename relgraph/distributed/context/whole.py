@@ -129,17 +129,12 @@ def has_own_keys(mask: Tensor, whole: Whole) -> bool:
     If each process holds one row (key), a size of 1 is its own, because joining equal masks gives the same answer.
     """
     rows, width = [1, 1, *mask.shape][-2:]
-    n, own, every = whole.queries.length // whole.queries.processes, *_keys(whole)
-    of_pairs = mask.dim() > 1 and rows == n
-    may_be_own = not of_pairs and mask.dim() > 0 and width == own != every
-    if (of_pairs or rows == 1) and (may_be_own or width == 1 or (mask.dim() > 0 and width == every)):
-        return may_be_own
+    every, processes = whole.keys.length, whole.keys.processes
+    of_pairs = mask.dim() > 1 and rows == whole.queries.length // processes != 1
+    own = not of_pairs and mask.dim() > 0 and width == every // processes != every
+    if (of_pairs or rows == 1) and (own or width == 1 or (mask.dim() > 0 and width == every)):
+        return own
     raise ValueError(
         f"attn_mask must have all {every} keys on its last axis and the rows of this process, or be a mask of "
         f"the keys of this process for all rows, [..., 1, n], got {list(mask.shape)}"
     )
-
-
-def _keys(whole: Whole) -> tuple[int, int]:
-    """The number of keys of this process, and of all."""
-    return whole.keys.length // whole.keys.processes, whole.keys.length
