@@ -50,7 +50,6 @@ from relgraph.labels import DistanceLabels as DistanceLabels
 from relgraph.labels import EdgeLabels as EdgeLabels
 from relgraph.labels import Labels as Labels
 from relgraph.labels import SumLabels as SumLabels
-from relgraph.labels import WeightedLabels as WeightedLabels
 from relgraph.nn import KVCache as KVCache
 from relgraph.nn import RelationAttention as RelationAttention
 from relgraph.nn import RelationDecoder as RelationDecoder

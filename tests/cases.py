@@ -20,7 +20,6 @@ from relgraph.labels import (
     EdgeLabels,
     Labels,
     SumLabels,
-    WeightedLabels,
     function,
 )
 
@@ -173,41 +172,6 @@ KINDS = {
 }
 
 
-def several(*shape, labels=3) -> tuple[Tensor, Tensor]:
-    """Ids in [-1, 3) and weights of three labels for each pair, some of them twice."""
-    return torch.randint(-1, labels, (*shape, 3)), torch.randn(*shape, 3, dtype=F64)
-
-
-def _weighted_batch(n):
-    ids, _ = several(n, n + 1)
-    return WeightedLabels(ids, several(2, n, n + 1)[1], 3, attend=attending(2, n, n + 1))
-
-
-def _weighted_edges(index, *, labels=3, **options):
-    return WeightedLabels.over_edges(index, *several(index.shape[1], labels=labels), labels, **options)
-
-
-def _weighted_edges_batch(n):
-    index, _, batch = edges(n, batch=2)
-    return _weighted_edges(index, q_len=n, batch=batch, batch_size=2)
-
-
-WEIGHTED = {
-    "weighted": lambda n: WeightedLabels(*several(n, n), 3),
-    "weighted batch": _weighted_batch,
-    "weighted four rows": lambda n: WeightedLabels(several(n, n)[0], several(4, n, n)[1], 3),
-    "weighted in a sum": lambda n: SumLabels(distance(n), WeightedLabels(*several(n, n), 3)),
-    "weighted edges": lambda n: _weighted_edges(edges(n)[0], q_len=n),
-    "weighted edges, many labels": lambda n: _weighted_edges(edges(n)[0], labels=40, q_len=n),
-    "weighted edges batch": _weighted_edges_batch,
-    "weighted edges parallel": lambda n: _weighted_edges(parallel_edges(n)[0], q_len=n),
-    "weighted edges packed": lambda n: _weighted_edges(packed_edges(pointers(n))[0], q_len=n, ptr=pointers(n)),
-}
-"""Labels with weights, which ``native`` takes over all pairs, and ``triton`` never."""
-
-ALL = KINDS | WEIGHTED
-
-
 WRITES = {
     "in place": lambda x, new: x.copy_(new),
     "data": lambda x, new: x.data.copy_(new),
@@ -235,14 +199,8 @@ class Case:
         return [
             *self.inputs,
             *flat,
-            *weights_of(self.labels),
             *([mask] if mask is not None and mask.requires_grad else []),
         ]
-
-
-def weights_of(labels) -> list[Tensor]:
-    """The weights of all parts of labels."""
-    return [] if labels is None else [x._weights for x in labels._summands if x._weights is not None]
 
 
 def make(
@@ -260,8 +218,6 @@ def make(
     def leaf(*shape):
         return torch.randn(shape, dtype=dtype, requires_grad=True)
 
-    for weights in weights_of(labels):
-        weights.requires_grad_()
     inputs = [leaf(s[1], s[0], s[2]) if packed else leaf(batch, *s) for s in shapes]
     sizes = () if labels is None else labels.num_labels
     sizes = (sizes,) if isinstance(sizes, int) else sizes
@@ -335,9 +291,7 @@ def packed_or_not(labels) -> bool:
 
 
 __all__ = [
-    "ALL",
     "KINDS",
-    "WEIGHTED",
     "WRITES",
     "Case",
     "answer",

@@ -314,7 +314,6 @@ LABELS = (
         no_rows=lambda labels: labels.rows(0, 0),
         no_cols=lambda labels: labels.cols(0, 0),
         a_sum=lambda labels: rg.SumLabels(labels, labels),
-        weighted=lambda _: rg.WeightedLabels(torch.zeros(3, 3, 2, dtype=torch.int64), torch.ones(3, 3, 2), 2),
         other_pairs=lambda _: rg.ClippedDistance(1)(2, 9),
         packed=lambda _: rg.ClippedDistance(1)(3, ptr=torch.tensor([0, 2, 3])),
         three_rows=lambda _: rg.DenseLabels(torch.zeros(3, 2, 2, dtype=torch.int64), 1),

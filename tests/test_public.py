@@ -16,7 +16,7 @@ NAMES = [
     "Labeler", "Labels", "NodeType", "PathEdges", "PersonalizedPageRank", "RandomWalk", "RelationAttention",
     "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer", "RelationTables",
     "RelationTransformer", "RotaryPositions", "Segments", "ShortestPath", "SiblingDistance", "SinusoidalPositions",
-    "SumLabels", "TreeRelation", "UpDown", "VirtualNode", "WeightedLabels", "Window", "edge_attention", "functional",
+    "SumLabels", "TreeRelation", "UpDown", "VirtualNode", "Window", "edge_attention", "functional",
     "labelers", "labels", "nn", "record_attention", "relation_attention", "relation_attention_with_aux", "score",
     "which_impl",
 ]  # fmt: skip

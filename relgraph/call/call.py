@@ -22,8 +22,7 @@ class Tables(NamedTuple):
     """The learned vectors of one part of the labels; each may be missing.
 
     A table is ``[R, D]``, ``[H, R, D]`` or, with a batch axis, ``[B, 1 or H, R, D]``; biases have no axis D. ``rows``
-    ``[B, H, N_q, R]`` are scores for each query and label, given in place of a key table. ``weights`` are those of
-    weighted labels, ``[B or 1, N_q, N_k, M]`` or ``[E, M]``; they are no table.
+    ``[B, H, N_q, R]`` are scores for each query and label, given in place of a key table.
     """
 
     key: Tensor | None = None
@@ -31,7 +30,6 @@ class Tables(NamedTuple):
     query: Tensor | None = None
     bias: Tensor | None = None
     rows: Tensor | None = None
-    weights: Tensor | None = None
 
     @property
     def batched(self) -> tuple[str, ...]:
@@ -127,14 +125,6 @@ class Call:
     dropout_seed: Tensor | None = None
     drawn: Hashes | None = None
     gates: Gates | None = None
-
-    @property
-    def weighted(self) -> bool:
-        """Whether some part has weighted labels."""
-        for part in self.plan.parts:  # noqa: SIM110 - a generator costs a call of Python per part
-            if part.weighted is not None:
-                return True
-        return False
 
     def map(self, change: Callable[[Operand, Tensor], Tensor | None]) -> Self:
         """The same call with ``change(operand, tensor)`` in the place of each tensor of its operands."""

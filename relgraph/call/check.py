@@ -283,9 +283,6 @@ def _check_tables(given: Given, known: _Known, plan: LabelPlan, labels: Labels |
             if operand is _ROWS and known.layout is not BATCHED:
                 table = table.transpose(0, 1)[None]
             by_part[index][operand.place[1]] = table
-    for tables, part in zip(by_part, () if labels is None else labels._summands, strict=False):
-        if part._weights is not None:
-            tables["weights"] = part._weights
     return (Tables(**by_part[0]),) if len(by_part) == 1 else tuple([Tables(**tables) for tables in by_part])
 
 
@@ -293,7 +290,7 @@ def check_read(call: Call, given: Given) -> None:
     """Raise ValueError for labels that change nothing: nothing looks their ids up, and they let all pairs attend."""
     for part in call.tables:
         for table in part:
-            if table is not None and table is not part.weights:
+            if table is not None:
                 return
     labels, plan = given["labels"], call.plan
     if not plan.total_labels or call.value_map is not None or call.edge is not None or call.need_mass:
@@ -373,8 +370,6 @@ def _check_one_label(what: str, plan: LabelPlan) -> None:
         raise NotImplementedError(f"{what} needs one label per pair, got a sum of {len(plan.parts)} labels")
     if part.csr is not None and part.csr.parallel and not part.edges_only:
         raise NotImplementedError(f"{what} needs one label per pair, got edges with duplicates='sum'")
-    if part.weighted is not None:
-        raise NotImplementedError(f"{what} needs one label per pair, got weighted labels")
 
 
 def _check_mask(mask: Any, known: _Known) -> Tensor:

@@ -142,7 +142,6 @@ OPERANDS = (
     _row("query_table", _TABLE, "tables.query", per_part=True),
     _row("bias_table", _TABLE.replace(" D", ""), "tables.bias", per_part=True),
     _row("row_scores", "B H N_q R", "tables.rows", by_rows=True, per_part=True, any_dtype=True),
-    _row("labels.weights", "E M | B N_q N_k M", "tables.weights", per_part=True, any_dtype=True),
     _row("attn_mask", "B H N_q N_k", "mask", any_dtype=True),
     _row("content_bias", "H D"),
     _row("position_bias", "H D"),

@@ -16,7 +16,7 @@ from relgraph.functional.sink import share_of_keys, with_sink
 from relgraph.impl import IMPLEMENTATIONS, prepared
 from relgraph.impl.eager.edges import attend_edges
 from relgraph.impl.rule import choose
-from relgraph.labels import EdgeLabels, WeightedLabels
+from relgraph.labels import EdgeLabels
 
 
 @takes_options("attn_mask", "is_causal", "q_offset")
@@ -24,7 +24,7 @@ def edge_attention(  # noqa: D417
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    labels: EdgeLabels | WeightedLabels,
+    labels: EdgeLabels,
     key_table: Table = None,
     value_table: Table = None,
     query_table: Table = None,
@@ -53,7 +53,6 @@ def edge_attention(  # noqa: D417
         key: ``[N_k, H_kv, D]``, dtype and device of ``query``: the sources.
         value: ``[N_k, H_kv, D_v]``, dtype and device of ``query``.
         labels: the edges, :class:`~relgraph.EdgeLabels` with ``default=None`` and no batch axis; label -1 adds nothing.
-            Or :meth:`~relgraph.WeightedLabels.over_edges`, several labels for each edge.
         key_table: this and all further arguments as in :func:`~relgraph.relation_attention`.
         row_scores: ``[N_q, H, R]``.
         edge_attr: x, ``[E, F]``, floating: a vector for each edge in the order of ``labels.edge_index``.
@@ -68,7 +67,6 @@ def edge_attention(  # noqa: D417
         ``labels.edge_index``.
 
     Raises:
-        TypeError: labels that are neither EdgeLabels nor weighted labels, or another argument of the wrong kind.
         ValueError: labels with a default or a batch axis; shapes, dtypes or devices that do not fit; ``edge_attr``
             without a map or a map without ``edge_attr``; an unknown ``impl``.
         NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support; ``torch.func`` transforms
@@ -82,12 +80,11 @@ def edge_attention(  # noqa: D417
         (torch.Size([3, 2, 4]), [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     """
     check_options("edge_attention", options, "attn_mask", "is_causal", "q_offset")
-    if not isinstance(labels, (EdgeLabels, WeightedLabels)):
+    if not isinstance(labels, EdgeLabels):
         recipe = "Tensor: make rg.EdgeLabels(edge_index, ids, num_labels, q_len=...) of it"
         got = recipe if isinstance(labels, Tensor) else in_place_of_labels(labels)
         raise TypeError(f"labels must be EdgeLabels, got {got}")
-    edges = labels.pairs if isinstance(labels, WeightedLabels) else labels
-    if not isinstance(edges, EdgeLabels) or edges.default is not None or edges.batch is not None:
+    if labels.default is not None or labels.batch is not None:
         raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
     given = {"query": query, "key": key, "value": value, "labels": labels, **options}
     given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}

@@ -36,7 +36,7 @@ Forward = Callable[[Problem], Outputs]
 
 Backward = Callable[[Problem, Outputs, Outputs], Sequence[Tensor | None]]
 """(problem, outputs of forward, their gradients) → gradients of query, key, value, B and C (None without that
-table) and of each table given, then of the vectors, the mask and the weights of labels, each if it needs one."""
+table) and of each table given, then of the vectors and the mask, each if it needs one."""
 
 
 class _Kernels(NamedTuple):
@@ -126,7 +126,7 @@ _FLAGS = ("is_causal", *(name for name, kind in _FIELDS.items() if kind == "bool
 _HEADER = {name: at for at, name in enumerate(("fixed_offset", "columns", *_FLAGS))}
 """Numbers and flags of a problem as ints, which come before those of the plan."""
 
-_GRADIENT_IF = {"vectors": "vectors_gradient", "mask": "mask_gradient", "label_weights": "weights_gradient"}
+_GRADIENT_IF = {"vectors": "vectors_gradient", "mask": "mask_gradient"}
 _WITHOUT_GRADIENT = {"keep", "seed", "offset"}
 _OUTPUTS = len(Outputs._fields)
 
@@ -200,7 +200,7 @@ def flat(
         seed = with_origin(seed, call.dropout_origin)
     offset = call.q_offset
     moving, fixed = (offset, 0) if isinstance(offset, Tensor) else (None, offset)
-    vectors, mask, weights = terms.get("vectors"), call.mask, terms.get("label_weights")
+    vectors, mask = terms.get("vectors"), call.mask
     by_name: dict[str, Any] = {
         **terms, "query": call.query, "key": call.key, "value": call.value, "mask": mask,
         "keep": call.keep if dropped else None, "seed": seed, "offset": moving,
@@ -209,7 +209,6 @@ def flat(
         "vectors_in_score": vectors_in_score, "vectors_in_value": vectors_in_value,
         "mask_gradient": grows and mask is not None and mask.requires_grad,
         "vectors_gradient": grows and vectors is not None and vectors.requires_grad,
-        "weights_gradient": grows and weights is not None and weights.requires_grad,
     }  # fmt: skip
     return tuple(map(by_name.get, _TENSORS)), [fixed, columns, *map(int, map(by_name.__getitem__, _FLAGS))]
 

@@ -48,7 +48,6 @@ class Problem:
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
         seed: integer tensor of one number, or of five, see ``origin``.
-        label_weights: the weights of the part with weighted labels, ``[B or 1, N_q, N_k, M]``, or None.
         plan: the labels.
         causal: query i sees keys j <= i + causal; None: all keys.
         scale: factor on q·k.
@@ -60,7 +59,6 @@ class Problem:
         vectors_in_score: whether a key is k_j followed by the pair's vector.
         vectors_in_value: whether a value is v_j followed by the pair's vector, so that the output is wider by F.
         vectors_gradient: whether to return the gradient of the vectors.
-        weights_gradient: whether to return the gradient of the weights of labels.
         score: a named function of finished scores, an activation, or None.
         plan_key: the plan as the op received it, under which ``memo`` is kept, or where it is; None to keep nothing.
         drawn: the hashes from which dropout draws, after ``chunked`` has made them from ``seed``; else None.
@@ -86,7 +84,6 @@ class Problem:
     mask: Tensor | None
     keep: Tensor | None
     seed: Tensor | None
-    label_weights: Tensor | None
     plan: LabelPlan
     causal: int | Tensor | None
     scale: float
@@ -98,7 +95,6 @@ class Problem:
     vectors_in_score: bool
     vectors_in_value: bool
     vectors_gradient: bool
-    weights_gradient: bool
     score: Coded | None
     plan_key: tuple[Sequence[Tensor], Sequence[int]] | Memory | None
     drawn: Hashes | None = None

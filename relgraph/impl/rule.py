@@ -205,15 +205,6 @@ def _native(call: Call) -> str | None:
         return f"takes scores of relgraph.score and named activations, got a function of your own; {other}"
     if call.score.additive and any("key" in tables.batched for tables in call.tables):
         return f"has no key_table with a batch axis with score=Additive; {other}"
-    weighted = [part for part in call.plan.parts if part.weighted is not None]
-    if weighted and not edges_only:
-        if len(weighted) > 1 or weighted[0].csr is not None or call.plan.by_function:
-            return (
-                "has weighted labels over all pairs in at most one part, without listed pairs or ids by function; "
-                f"{other}"
-            )
-        if call.score.replaces_dot:
-            return f"has weighted labels over all pairs with dot products only; {other}"
     if call.score.additive and call.edge is not None and call.edge.key is not None and _needs_gradient(call.edge.attr):
         return f"gives no gradient to edge_attr with edge_key and score=Additive; {other}"
     if edges_only and call.tables[0].query is not None and "query" in call.tables[0].batched:
@@ -242,8 +233,6 @@ def _triton_refusal(call: Call) -> str | None:
         return f"has score=Bilinear over listed pairs only; use {others}"
     if rows.unknown_score(call) and not call.score.by_label:
         return f"has dot products, Softcap, LeakyReLU, Bilinear and no other score; use {others}"
-    if call.weighted:
-        return f"has one label per pair and no weighted labels; use {others}"
     off = limits.turned_off()
     if off is not None:
         return f"{off}; use {others}"

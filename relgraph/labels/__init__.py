@@ -7,7 +7,6 @@
 - ``FunctionLabels``: a function of query and key, computed for the block that is attended.
 - ``BlockLabels``: one block of ids per graph of a packed batch.
 - ``DenseLabels``: one id per pair.
-- ``WeightedLabels``: a few ids per pair, each with a weight that may learn.
 - ``SumLabels``: several of these at once, each part with its own tables.
 
 ``product``, ``total``, ``first_of`` and ``restrict`` combine labels; ``padded`` turns a packed batch into a padded one.
@@ -31,7 +30,7 @@ Files, in the order in which data meets them:
 - ``pairs``, ``ragged``: some pairs by number; addresses of ids in flat blocks, and distances inside a graph.
 - ``counts``, ``costs``: parts of counting pairs, and keys per row.
 - ``rules``: how the codes of a pair combine into one.
-- ``distance``, ``edge``, ``block``, ``dense``, ``function``, ``sum``, ``weighted``: one kind each, with its answers.
+- ``distance``, ``edge``, ``block``, ``dense``, ``function``, ``sum``: one kind each, with its answers.
 - ``join``: two labels joined into one of the smallest kind.
 - ``algebra``: the four functions that combine labels.
 - ``padding``: from a packed batch to a padded one.
@@ -59,9 +58,8 @@ from relgraph.labels.function import FunctionLabels as FunctionLabels
 from relgraph.labels.padding import padded as padded
 from relgraph.labels.register import register as _register
 from relgraph.labels.sum import SumLabels as SumLabels
-from relgraph.labels.weighted import WeightedLabels as WeightedLabels
 
-for _kind in (BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, FunctionLabels, SumLabels, WeightedLabels):
+for _kind in (BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, FunctionLabels, SumLabels):
     _register(_kind)
 
 __dir__ = lists_public(globals())

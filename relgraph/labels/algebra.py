@@ -26,7 +26,7 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
         written out stay so.
 
     Raises:
-        TypeError: an argument that is not Labels, or a sum or weighted labels.
+        TypeError: an argument that is not Labels, or a sum.
         ValueError: labels of different pairs or with different offsets, or 2^31 ids together.
         NotImplementedError: parallel edges that each count, with labels other than distances.
 
@@ -85,7 +85,7 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
         become edges with the distances as default.
 
     Raises:
-        TypeError: an argument that is not Labels, or a sum or weighted labels.
+        TypeError: an argument that is not Labels, or a sum.
         ValueError: labels of different pairs or with different offsets, or 2^31 ids together.
         NotImplementedError: parallel edges; or an edge without a label that does not attend in ``second``, while the
             default does.
@@ -113,7 +113,6 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
         distances.
 
     Raises:
-        TypeError: an argument that is not Labels, or weighted labels, which take ``attend=``.
         ValueError: labels of different pairs or with different offsets.
         NotImplementedError: parallel edges that each count, in a mask or restricted by labels other than distances.
 
@@ -139,8 +138,6 @@ def _fold(rule: type[JoinRule], first: Labels, *more: Labels) -> Labels:
     for labels in (first, *more):
         if isinstance(labels, SumLabels):
             raise TypeError(f"{rule.name} takes labels with one id per pair, got a sum: combine its parts one by one")
-        if labels._weighted:
-            raise TypeError(f"{rule.name} takes labels with one id per pair, got weighted labels; add others by +")
     joined = first
     for labels in more:
         assert isinstance(joined.num_labels, int) and isinstance(labels.num_labels, int)

@@ -47,11 +47,11 @@ class Labels(ABC):
     graph g owns queries ``q_ptr[g]:q_ptr[g+1]`` and keys ``k_ptr[g]:k_ptr[g+1]``, and no pair crosses graphs.
 
     This class is abstract; its kinds are :class:`~relgraph.DistanceLabels`, :class:`~relgraph.EdgeLabels`,
-    :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels`, :class:`~relgraph.labels.FunctionLabels`,
-    :class:`~relgraph.SumLabels` and :class:`~relgraph.WeightedLabels`. They compare by value, and
-    ``labels[start:stop]`` is ``labels.rows(start, stop)``; ``labels.cols(start, stop)`` slices the keys. They compose
-    as labelers do: ``a * b`` is :func:`~relgraph.labels.product`, ``a + b`` is :func:`~relgraph.labels.total`,
-    ``a | b`` is :func:`~relgraph.labels.first_of`, and ``a & b`` is :func:`~relgraph.labels.restrict`.
+    :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels`, :class:`~relgraph.labels.FunctionLabels` and
+    :class:`~relgraph.SumLabels`. They compare by value, and ``labels[start:stop]`` is ``labels.rows(start, stop)``;
+    ``labels.cols(start, stop)`` slices the keys. They compose as labelers do: ``a * b`` is
+    :func:`~relgraph.labels.product`, ``a + b`` is :func:`~relgraph.labels.total`, ``a | b`` is
+    :func:`~relgraph.labels.first_of`, and ``a & b`` is :func:`~relgraph.labels.restrict`.
 
     Source: Shaw et al. 2018, section 3.1.
 
@@ -129,8 +129,7 @@ class Labels(ABC):
             -1 for a pair without a label and for a pair that does not attend.
 
         Raises:
-            TypeError: a sum, whose pairs carry several ids: call ``to_dense`` on each of its ``parts``; or weighted
-                labels.
+            TypeError: a sum, whose pairs carry several ids: call ``to_dense`` on each of its ``parts``.
             ValueError: parallel edges that each count; more than 2^32 pairs.
 
         Example:
@@ -205,7 +204,7 @@ class Labels(ABC):
             Dense labels; in a packed batch, pairs across graphs do not attend.
 
         Raises:
-            TypeError: a sum or weighted labels, which have several ids per pair.
+            TypeError: a sum, which has several ids per pair.
             ValueError: parallel edges that each count, or more than 2^32 pairs.
 
         Example:
@@ -313,11 +312,11 @@ class Labels(ABC):
         return ()
 
     def _held(self) -> Iterator[Any]:
-        """The tensors of which a plan is made, not weights, and the labels inside, each before its own."""
+        """The tensors of which a plan is made, and the labels inside, each before its own."""
         for value in list(vars(self).values()):
             several = type(value) is tuple and value and isinstance(value[0], (Tensor, Labels))
             for x in value if several else (value,):
-                if isinstance(x, Labels) or (isinstance(x, Tensor) and x is not self._weights):
+                if isinstance(x, (Labels, Tensor)):
                     yield x
                     yield from x._held() if isinstance(x, Labels) else ()
 
@@ -347,16 +346,6 @@ class Labels(ABC):
     def _summands(self) -> tuple[Labels, ...]:
         """The parts of a sum; other labels are their only part."""
         return (self,)
-
-    @property
-    def _weights(self) -> Tensor | None:
-        """The weights of the labels of each pair, which are no part of a plan; None if each pair carries one label."""
-        return None
-
-    @property
-    def _weighted(self) -> bool:
-        """Whether some part has weights."""
-        return any(part._weights is not None for part in self._summands)
 
     @property
     def _edges_only(self) -> bool:

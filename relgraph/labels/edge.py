@@ -137,11 +137,8 @@ class EdgeLabels(Labels):
         if isinstance(default, int) and not isinstance(default, bool):
             check.integer("default", default, minimum=UNLABELED, maximum=num_labels - 1)
             return
-        if not isinstance(default, Labels) or not isinstance(default.num_labels, int) or default._weighted:
-            raise TypeError(
-                "default must be None, an int or Labels other than a sum or weighted labels, "
-                f"got {type(default).__name__}"
-            )
+        if not isinstance(default, Labels) or not isinstance(default.num_labels, int):
+            raise TypeError(f"default must be None, an int or Labels other than a sum, got {type(default).__name__}")
         if default.num_labels > num_labels:
             raise ValueError(f"default must have at most num_labels = {num_labels} labels, got {default.num_labels}")
         if (default.q_len, default.k_len) != (q_len, k_len) or default.packed != packed:

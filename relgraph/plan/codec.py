@@ -47,9 +47,6 @@ def encode(plan: LabelPlan) -> tuple[list[Tensor], list[int]]:
             csr = part.csr
             tensors += [csr.row_ptr, csr.row, csr.col, csr.ids, csr.role, csr.order]
             ints.append(int(csr.parallel))
-        ints.append(int(part.weighted is not None))
-        if part.weighted is not None:
-            tensors.append(part.weighted)
     return tensors, ints
 
 
@@ -76,7 +73,7 @@ def _decode_part(next_tensor: Callable[[], Tensor], next_int: Callable[[], int],
     if csr_batch != _NO_CSR:
         row_ptr, row, col, listed, role, order = (next_tensor() for _ in range(6))
         csr = Csr(row_ptr, row, col, listed, role, order, csr_batch, bool(next_int()))
-    return Part(num_labels, where, ids, csr, bool(edges_only), next_tensor() if next_int() else None)
+    return Part(num_labels, where, ids, csr, bool(edges_only))
 
 
 def _reader(items: Sequence[_T]) -> Callable[[], _T]:

@@ -76,11 +76,7 @@ def _part(plan: LabelPlan, part: Part, batch: range, rows: range, keys: range, g
         ids = WrittenIds(ids.block(batch, rows, keys), ids.full)
     elif isinstance(offset, Tensor) and offset.dim() == 1 and offset.shape[0] == 1:
         offset = offset[0]
-    weighted = part.weighted
-    if weighted is not None and part.csr is None:
-        own = weighted[batch.start : batch.stop] if weighted.shape[0] > 1 else weighted
-        weighted = own[:, rows.start : rows.stop]
-    return replace(part, offset=offset, ids=ids, csr=_csr(plan, part.csr, batch, rows, keys), weighted=weighted)
+    return replace(part, offset=offset, ids=ids, csr=_csr(plan, part.csr, batch, rows, keys))
 
 
 def written_block(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +17,6 @@ from relgraph.labels import (
     EdgeLabels,
     FunctionLabels,
     Labels,
-    WeightedLabels,
 )
 from relgraph.labels.alike import common_batch
 from relgraph.labels.contents import Contents
@@ -107,10 +105,6 @@ def _lower_blocks(labels: BlockLabels) -> Part:
 
 def _lower_function(labels: FunctionLabels) -> Part:
     return Part(labels.num_labels, 0, labels._ids)
-
-
-def _lower_weighted(labels: WeightedLabels) -> Part:
-    return replace(_lower_part(labels.pairs), num_labels=labels.num_labels, weighted=labels.ids)
 
 
 def _lower_edges(labels: EdgeLabels) -> Part:
@@ -210,5 +204,4 @@ _LOWERINGS: dict[type[Labels], Callable[[Any], Part]] = {
     BlockLabels: _lower_blocks,
     FunctionLabels: _lower_function,
     EdgeLabels: _lower_edges,
-    WeightedLabels: _lower_weighted,
 }

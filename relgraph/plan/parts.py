@@ -106,8 +106,6 @@ class Part:
         ids: the ids of pairs that are not listed.
         csr: the listed pairs, or None.
         edges_only: only listed pairs attend, and each parallel one separately.
-        weighted: several labels per pair, whose weights a call has, ``[B or 1, N_q, N_k, M]``, or ``[P, M]`` for listed
-            pairs in the order in which they were given; -1 adds nothing. Other ids then only say which pairs attend.
     """
 
     num_labels: int
@@ -115,7 +113,6 @@ class Part:
     ids: DistanceIds | WrittenIds | FunctionIds
     csr: Csr | None = None
     edges_only: bool = False
-    weighted: Tensor | None = None
 
     @property
     def complete(self) -> bool:

@@ -15,7 +15,6 @@ from tests.fuzz.labels import (
     Densified,
     Described,
     Sum,
-    Weighted,
     Written,
     brings_offset,
     draw_labels,
@@ -24,7 +23,6 @@ from tests.fuzz.labels import (
     offset_forms,
     offset_given,
     parts_of,
-    with_weights,
 )
 from tests.fuzz.scores import Score, draw_gates, draw_query_biases, draw_scores, draw_sink
 
@@ -50,8 +48,7 @@ class Case:
         leaves: by name: ``query`` ``[B, H, N_q, D]``, ``key``, ``value``, ``mask`` (where it is floating) and tables as
             ``("key", 0)``, the key table of part 0; in float64. Of what :mod:`tests.fuzz.scores` draws: ``weight`` of
             the score, ``("rows", 0)`` ``[B, H, N_q, R]``, ``maps`` or ``coefficients`` and ``bases``, ``attr``,
-            ``edge_key`` and ``edge_value``, ``sink`` ``[H]``, ``key_gate`` and ``value_gate``. ``label_weights`` are those of
-            weighted labels.
+            ``edge_key`` and ``edge_value``, ``sink`` ``[H]``, ``key_gate`` and ``value_gate``.
         learned: the names of those that need a gradient.
         layouts: how each lies in memory.
         bool_mask: a boolean mask ``[b, h, i, j]`` with sizes of 1 where it broadcasts, or None.
@@ -138,7 +135,7 @@ def draw(seed: int, frame: Frame | None = None) -> Case:
     frame = frame or _lengthen(draw_frame(rng), Random(f"long {seed}"))
     heads, kv_heads = rng.choice([(1, 1), (1, 1), (2, 2), (2, 1), (4, 2), (3, 3), (3, 1)])
     size, value_size = (rng.choice([1, 2, 3, 4, 5, 8, *([0] if rng.random() < 0.2 else [])]) for _ in range(2))
-    case = Case(seed, frame, with_weights(seed, draw_labels(rng, frame)), heads, kv_heads, size, value_size)
+    case = Case(seed, frame, draw_labels(rng, frame), heads, kv_heads, size, value_size)
     _draw_inputs(case, rng, generator)
     _draw_tables(case, rng, generator)
     _draw_mask(case, rng, generator)
@@ -151,7 +148,6 @@ def draw(seed: int, frame: Frame | None = None) -> Case:
     draw_sink(case)
     draw_gates(case)
     _draw_batched(case)
-    _draw_weights(case)
     return case
 
 
@@ -214,17 +210,6 @@ def _draw_batched(case: Case) -> None:
         heads = case.heads if rng.random() < 0.5 else 1
         case.leaves[name] = _normal((case.frame.batch, heads, *row), generator)
         case.layouts[name] = rng.choice(LAYOUTS)
-
-
-def _draw_weights(case: Case) -> None:
-    """The weights of labels, from a stream of their own."""
-    if isinstance(case.labels, Weighted):
-        rng = Random(f"weights {case.seed}")
-        generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
-        case.leaves["label_weights"] = _normal(case.labels.shape, generator)
-        case.layouts["label_weights"] = rng.choice(LAYOUTS)
-        if rng.random() < 0.7:
-            case.learned.add("label_weights")
 
 
 def _draw_mask(case: Case, rng: Random, generator: torch.Generator) -> None:

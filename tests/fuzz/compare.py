@@ -20,7 +20,7 @@ from relgraph.impl.native import build
 from relgraph.score import Named
 from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum, lose_keys, rounded
-from tests.fuzz.labels import Weighted, by_function, stands_alone, sums_edges
+from tests.fuzz.labels import by_function, stands_alone, sums_edges
 from tests.fuzz.oracle import Truth, solve
 from tests.fuzz.scores import ARC, GATES, given
 
@@ -170,7 +170,7 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
         additive = case.score is not None and case.score.kind == "additive"
         own = case.score is not None and case.score.curve is ARC
         vectors = "attr" if not alone else "edge_key" if additive else ""
-        more = own or vectors in case.leaves or (additive and isinstance(case.labels, Weighted) and not alone)
+        more = own or vectors in case.leaves
         parallel = has_parallel(case.labels) and not alone
         refused = ["query"] * alone + ["key"] * additive
         batched = any(name[0] in refused and x.dim() == 4 for name, x in case.leaves.items() if isinstance(name, tuple))
@@ -180,9 +180,7 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     if impl == "triton":
         alone = stands_alone(case.labels)
         named = named or (alone and case.score is not None and case.score.kind == "bilinear")
-        more = not named or not {"attr", "label_weights", *(() if alone else ("maps", "bases", *GATES))}.isdisjoint(
-            case.leaves
-        )
+        more = not named or not {"attr", *(() if alone else ("maps", "bases", *GATES))}.isdisjoint(case.leaves)
         more = more or by_function(case.labels) or sums_edges(case.labels)
         return dtype == torch.float64 or case.need_weights or more
     return False
@@ -194,8 +192,7 @@ class Arguments:
     def __init__(self, case: Case, dtype: torch.dtype) -> None:
         self.case, self.dtype = case, dtype
         self.leaves = {name: self._leaf(name, x) for name, x in case.leaves.items()}
-        weights = (self.leaves["label_weights"],) if isinstance(case.labels, Weighted) else ()
-        self.labels = None if case.labels is None else case.labels.build(*weights)
+        self.labels = None if case.labels is None else case.labels.build()
         inputs = [self._given(self.leaves[name]) for name in ("query", "key", "value")]
         self.positional = (*inputs, self.labels, *(self._tables(kind) for kind in KINDS))
         self.options: dict[str, Any] = {

@@ -253,72 +253,7 @@ class WithVectors:
         return self.edges, Numbers(self.edges)
 
 
-@dataclass(frozen=True)
-class Weighted:
-    """Several labels for each pair, each with a weight.
-
-    Attributes:
-        inner: which pairs attend, written out or as edges alone; its ids do not count.
-        ids: M for each place: an edge, or a pair of each of its batch rows, one after the other.
-        num_labels: R.
-        rows: how many batch rows the weights have, 1 or all; edges have none.
-    """
-
-    inner: Written | Edges
-    ids: tuple[tuple[int, ...], ...]
-    num_labels: int
-    rows: int
-
-    def at(self, b: int, i: int, j: int) -> list[Entry]:
-        """What the pair carries: for each that attends, its labels."""
-        return [[label for label in self.ids[place % len(self.ids)] if label >= 0] for place in self._places(b, i, j)]
-
-    def slots(self, b: int, i: int, j: int) -> list[list[int]]:
-        """Where the weights of these labels are, in flat ones."""
-        found, count = [], len(self.ids[0]) if self.ids else 0
-        for place in self._places(b, i, j):
-            ids, mine = self.ids[place % len(self.ids)], place % (self.rows * self._pairs)
-            found.append([mine * count + m for m, label in enumerate(ids) if label >= 0])
-        return found
-
-    @property
-    def _pairs(self) -> int:
-        """How many places there are in a batch row."""
-        frame = self.inner.frame
-        return max(len(self.ids) if isinstance(self.inner, Edges) else frame.q_len * frame.k_len, 1)
-
-    def _places(self, b: int, i: int, j: int) -> list[int]:
-        if isinstance(self.inner, Edges):
-            return [e for (e,) in self.inner.numbers(b, i, j)]
-        frame = self.inner.frame
-        return [(b * frame.q_len + i) * frame.k_len + j] * len(self.inner.at(b, i, j))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the weights."""
-        count = len(self.ids[0]) if self.ids else 1
-        if isinstance(self.inner, Edges):
-            return len(self.ids), count
-        return self.rows, self.inner.frame.q_len, self.inner.frame.k_len, count
-
-    def build(self, weights: Tensor | None = None) -> rg.Labels:
-        """The real ones, with these weights, or with ones."""
-        weights = torch.ones(self.shape) if weights is None else weights
-        ids = torch.tensor(self.ids, dtype=self.inner.dtype)
-        if isinstance(self.inner, Edges):
-            ids = ids.reshape(weights.shape)
-            edges = self.inner.build()
-            rows = {} if edges.batch is None else {"batch": edges.batch, "batch_size": edges.batch_size}
-            return rg.WeightedLabels.over_edges(
-                edges.edge_index, ids, weights, self.num_labels, q_len=edges.q_len, k_len=edges.k_len,
-                **_borders(self.inner.frame), **rows,
-            )  # fmt: skip
-        codes = torch.tensor(self.inner.codes).reshape(len(self.inner.codes), *self.shape[1:3])
-        ids = ids.reshape(len(self.inner.codes), *self.shape[1:])
-        return rg.WeightedLabels(ids, weights, self.num_labels, **_attend(codes))
-
-
-Single = Distances | Written | Edges | Densified | Numbers | Weighted
+Single = Distances | Written | Edges | Densified | Numbers
 Described = Single | Sum | WithVectors | None
 
 
@@ -350,20 +285,18 @@ def numbers(labels: Described, b: int, i: int, j: int) -> list[Entry]:
 
 def stands_alone(labels: Described) -> bool:
     """Whether edges alone attend."""
-    labels = labels.inner if isinstance(labels, Weighted) else labels
     return isinstance(labels, Edges) and labels.default is None
 
 
 def has_parallel(labels: Described) -> bool:
     """Whether edges that attend each on its own name a pair twice."""
-    labels = labels.inner if isinstance(labels, Weighted) else labels
     return isinstance(labels, Edges) and labels.default is None and labels.parallel
 
 
 def is_one_matrix(part: Single) -> bool:
     """Whether every pair has one id at most and attends once at most, so that ids can be written in one matrix."""
     if not isinstance(part, Edges):
-        return not isinstance(part, Weighted)
+        return True
     if part.parallel and (part.default is None or part.duplicates == "sum"):
         return False
     return part.default is None or isinstance(part.default, int) or is_one_matrix(part.default)
@@ -444,19 +377,6 @@ def draw_labels(rng: Random, frame: Frame) -> Described:
     if kind == "edges":
         return draw_edges(rng, frame, _count(rng), depth=0, parallel=True)
     return _distances(rng, frame, _count(rng)) if kind == "distance" else _written(rng, frame, _count(rng), raw=True)
-
-
-def with_weights(seed: int, labels: Described) -> Described:
-    """Give pairs several labels with weights, at times, where they may have them; from a stream of its own."""
-    rng = Random(f"weighted {seed}")
-    written = isinstance(labels, Written) and not labels.raw and not labels.frame.packed
-    share = 0.7 if written else 0.25
-    if rng.random() >= share or not (written or stands_alone(labels)) or not labels.frame.batch:
-        return labels
-    per_pair, frame = rng.randint(1, 4), labels.frame
-    places = len(labels.codes) * frame.q_len * frame.k_len if isinstance(labels, Written) else len(labels.edges)
-    ids = tuple(tuple(rng.randint(-1, labels.num_labels - 1) for _ in range(per_pair)) for _ in range(places))
-    return Weighted(labels, ids, labels.num_labels, rng.choice([1, frame.batch]) if written else 1)
 
 
 def _count(rng: Random) -> int:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from tests.fuzz.cases import Case
-from tests.fuzz.labels import Weighted, entries, numbers
+from tests.fuzz.labels import entries, numbers
 
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 """Half the distance from 1 to the next number."""
@@ -146,15 +146,6 @@ class _Row:
             self.labels.append(
                 _places([(e, label) for e, (_, labels, _) in enumerate(found) for label in labels[part]])
             )
-        self.slots = torch.zeros(0, dtype=torch.int64)  # where the weights of labels are
-        if isinstance(case.labels, Weighted):
-            again: dict[int, int] = {}
-            of_key = {j: case.labels.slots(b, i, j) for j, _, _ in found}
-            taken = []
-            for j, _, _ in found:  # parallel edges of a key, one after the other
-                taken += of_key[j][again.setdefault(j, 0)]
-                again[j] += 1
-            self.slots = torch.tensor(taken, dtype=torch.int64)
         self.vectors = _places([(e, edge) for e, (_, _, edges) in enumerate(found) for edge in edges])
         self.most = max([len(label) for _, labels, _ in found for label in labels], default=0)
         # sums that only some calls have: by a map, over bases, over the numbers of a vector, over vectors of a pair
@@ -176,7 +167,7 @@ class _Row:
         total = torch.zeros(2, heads, count, width, dtype=torch.float64)
         for part, (entry, _) in enumerate(self.labels):
             if (kind, part) in case.leaves:
-                table = self.of_labels(kind, part) * self.weights_of_labels(2)
+                table = self.of_labels(kind, part)
                 total[0].index_add_(1, entry, table)
                 total[1].index_add_(1, entry, table.abs())
         return Known(*total)
@@ -188,17 +179,6 @@ class _Row:
         table = table[..., None] if kind in ("bias", "rows") else table
         table = table[self.b] if table.dim() == 4 else table
         return table.expand(self.case.heads, *table.shape[-2:])[:, label]
-
-    def weights_of_labels(self, dims: int) -> Any:
-        """The weight of each label of an entry, ``[n]`` with more axes; 1 without weights."""
-        weights = self.case.leaves.get("label_weights")
-        return 1.0 if weights is None else weights.flatten()[self.slots].reshape(-1, *(1,) * (dims - 1))
-
-    def _add_to_weights(self, truth: Truth, each: Tensor, error: Tensor) -> None:
-        """Adds what each label of an entry ``[H, n]`` gives to the gradient of its weight."""
-        for place, mine in zip((truth.values, truth.bounds), (each, error), strict=True):
-            if "label_weights" in self.case.leaves:
-                place["grad", "label_weights"].view(-1).index_add_(0, self.slots, mine.sum(0))
 
     def carried(self, name: str, width: int) -> Known:
         """What a map makes of the vectors of each entry, ``[H, E, D]``; zeros without the map."""
@@ -343,12 +323,8 @@ class _Row:
         truth.bounds["weights"][at] = truth.bounds["weights"][at].scatter_add(1, index, weight_error)
         for part, (entry, label) in enumerate(self.labels):
             share, bound = weights[:, entry], weight_error[:, entry] + count * weights[:, entry]
-            own = self.weights_of_labels(1)
-            truth.values["mass", part][at] = truth.values["mass", part][at].index_add(1, label, share * own)
-            truth.bounds["mass", part][at] = truth.bounds["mass", part][at].index_add(1, label, bound * abs(own))
-            if ("mass", part) in case.incoming:
-                d_mass = case.incoming["mass", part][at][:, label]
-                self._add_to_weights(truth, share * d_mass, bound * d_mass.abs())
+            truth.values["mass", part][at] = truth.values["mass", part][at].index_add(1, label, share)
+            truth.bounds["mass", part][at] = truth.bounds["mass", part][at].index_add(1, label, bound)
 
         # backward
         dz, dlse, d_weights, d_weight_sizes = self._incoming(keep, values, value_sizes)
@@ -401,7 +377,7 @@ class _Row:
         d_all = of("weights", case.frame.k_len)[:, self.keys]
         d_weights, sizes = d_weights + d_all, sizes + d_all.abs()
         for part, (entry, label) in enumerate(self.labels):
-            d_mass = of(("mass", part), case.num_labels[part])[:, label] * self.weights_of_labels(1)
+            d_mass = of(("mass", part), case.num_labels[part])[:, label]
             d_weights, sizes = d_weights.index_add(1, entry, d_mass), sizes.index_add(1, entry, d_mass.abs())
         return dz, dlse, d_weights, sizes
 
@@ -422,19 +398,16 @@ class _Row:
             place["grad", "mask"].index_put_((torch.tensor(b), h, torch.tensor(i), j), mine, accumulate=True)
 
     def _add_to_tables(self, truth: Truth, kind: str, grad: Known) -> None:
-        """Adds what each entry ``[H, E, D]`` gives to the row of each of its labels, and to the weights of these."""
-        for part, (entry, _) in enumerate(self.labels):
+        """Adds what each entry ``[H, E, D]`` gives to the row of each of its labels."""
+        for part in range(len(self.labels)):
             if (kind, part) in self.case.leaves:
                 self._add_by_label(truth, (kind, part), grad, part)
-                (value, error), rows = grad.entry(entry), self.of_labels(kind, part)
-                self._add_to_weights(truth, (value * rows).sum(-1), (error * rows.abs()).sum(-1))
 
     def _add_by_label(self, truth: Truth, name: Any, grad: Known, part: int = 0) -> None:
         """Adds what each entry ``[H, E, ...]`` gives to the row of each of its labels in a leaf."""
         entry, label = self.labels[part]
         for place, mine in zip((truth.values, truth.bounds), grad.entry(entry), strict=True):
-            whole, own = place["grad", name], self.weights_of_labels(2)
-            mine = mine * (own if place is truth.values else abs(own))
+            whole = place["grad", name]
             if name[0] == "rows":
                 whole = whole[self.b, :, self.i]
             if name[0] in ("bias", "rows"):

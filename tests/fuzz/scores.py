@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
-from tests.fuzz.labels import Described, Edges, Sum, Weighted, WithVectors, parts_of, sums_edges
+from tests.fuzz.labels import Described, Edges, Sum, WithVectors, parts_of, sums_edges
 
 SHARE = 0.4
 """How many of the seeds have any of this."""
@@ -199,8 +199,7 @@ def given(case: Any, leaves: dict, place: Callable[[Tensor], Tensor]) -> dict[st
 def maps_one_label(labels: Described) -> bool:
     """Whether labels may have maps: one label at most for each pair, of one part."""
     parts = parts_of(labels.edges if isinstance(labels, WithVectors) else labels)
-    one = len(parts) == 1 and parts[0].num_labels > 0 and not sums_edges(labels)
-    return one and not isinstance(labels, Weighted)
+    return len(parts) == 1 and parts[0].num_labels > 0 and not sums_edges(labels)
 
 
 def takes_vectors(labels: Described) -> bool:

@@ -21,7 +21,7 @@ from tests.fuzz.cases import KINDS, Case, draw, lose_keys
 from tests.fuzz.checks import run
 from tests.fuzz.compare import FuzzError, check
 from tests.fuzz.frame import Frame
-from tests.fuzz.labels import Distances, Edges, Sum, Weighted, Written, has_parallel, parts_of, stands_alone, sums_edges
+from tests.fuzz.labels import Distances, Edges, Sum, Written, has_parallel, parts_of, stands_alone, sums_edges
 from tests.fuzz.oracle import solve
 from tests.fuzz.scores import ACTIVATIONS, ARC, GATES, Score, leaky, softcap
 
@@ -298,8 +298,6 @@ def traits(case):
         "vectors for edges alone": stands_alone(case.labels) and "attr" in case.leaves,
         "vectors over all pairs": not stands_alone(case.labels) and "attr" in case.leaves,
         "summed edges with vectors": sums_edges(case.labels) and "attr" in case.leaves,
-        "weighted labels over all pairs": isinstance(case.labels, Weighted) and not stands_alone(case.labels),
-        "weighted edges, some parallel": isinstance(case.labels, Weighted) and has_parallel(case.labels),
         "rows when packed": frame.packed and "rows" in special(case),
         "rows of a sum": isinstance(case.labels, Sum) and "rows" in special(case),
     }

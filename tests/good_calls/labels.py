@@ -27,10 +27,6 @@ def _sum() -> rg.SumLabels:
     return rg.SumLabels(rg.ClippedDistance(1)(3), _dense())
 
 
-def _weighted() -> rg.WeightedLabels:
-    return rg.WeightedLabels(torch.zeros(3, 3, 2, dtype=torch.int64), torch.ones(3, 3, 2), 2)
-
-
 def _rows(labels: rg.Labels) -> Good:
     return Good(labels.rows, {"start": 1, "stop": 2})
 
@@ -176,55 +172,6 @@ GOOD_CALLS = {
     ),
     "SumLabels.rows": lambda: _rows(_sum()),
     "SumLabels.cols": lambda: _cols(_sum()),
-    "WeightedLabels": lambda: Good(
-        rg.WeightedLabels,
-        {
-            "ids": torch.zeros(3, 3, 2, dtype=torch.int64),
-            "weights": torch.ones(2, 3, 3, 2),
-            "num_labels": 2,
-            "attend": torch.ones(3, 3).bool(),
-        },
-        also={"ids": ("weights", "attend"), "num_labels": ("ids",), "weights": ("ids",), "attend": ("ids",)},
-    ),
-    "WeightedLabels.over_edges": lambda: Good(
-        rg.WeightedLabels.over_edges,
-        {
-            "edge_index": torch.tensor([[0, 1], [1, 2]]),
-            "ids": torch.tensor([[0, 1], [1, -1]]),
-            "weights": torch.ones(2, 2),
-            "num_labels": 2,
-            "q_len": 3,
-            "k_len": 3,
-            "batch": torch.tensor([0, 1]),
-            "batch_size": 2,
-        },
-        also={
-            "edge_index": ("ids",),
-            "ids": ("edge_index", "weights"),
-            "weights": ("ids",),
-            "num_labels": ("ids",),
-            "q_len": ("edge_index",),
-            "k_len": ("edge_index",),
-            "batch": ("batch_size",),
-            "batch_size": ("batch",),
-        },
-    ),
-    "WeightedLabels.over_edges (packed)": lambda: Good(
-        lambda ptr, q_ptr: rg.WeightedLabels.over_edges(
-            torch.tensor([[0], [1]]),
-            torch.zeros(1, 2, dtype=torch.int64),
-            torch.ones(1, 2),
-            1,
-            q_len=3,
-            ptr=ptr,
-            q_ptr=q_ptr,
-        ),
-        {"ptr": PTR, "q_ptr": PTR},
-        also={"ptr": ("q_ptr", "edge_index"), "q_ptr": ("ptr", "edge_index")},
-    ),
-    "WeightedLabels.with_weights": lambda: Good(_weighted().with_weights, {"weights": torch.ones(3, 3, 2)}),
-    "WeightedLabels.rows": lambda: _rows(_weighted()),
-    "WeightedLabels.cols": lambda: _cols(_weighted()),
     "Labels.__getitem__": lambda: Good(
         lambda rows: _dense()[rows], {"rows": slice(0, 2)}, also={"rows": ("slice of query rows",)}
     ),

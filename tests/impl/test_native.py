@@ -23,7 +23,7 @@ from relgraph.plan import DistanceIds, lower
 from relgraph.plan.memory import _by_ints
 from relgraph.plan.parts import WrittenIds
 from relgraph.score import Activation
-from tests.cases import ALL, F64, KINDS, WEIGHTED, answer, assert_same, make, raw, weights_of
+from tests.cases import F64, KINDS, answer, assert_same, make, raw
 
 pytestmark = [
     pytest.mark.skipif(build.missing() is not None, reason=f"no compiled kernels: {build.missing()}"),
@@ -41,11 +41,11 @@ def threads():
 
 @pytest.mark.parametrize(
     ("kind", "heads"),
-    [("distance", 3), ("dense batch", 1), ("block", 2), ("edges default packed", 1), ("sum", 1), ("weighted", 2)],
+    [("distance", 3), ("dense batch", 1), ("block", 2), ("edges default packed", 1), ("sum", 1)],
 )
 def test_threads_share_the_work_of_few_heads(kind, heads, threads):
     """Fewer heads than threads: each head's rows are split, and the gradients of keys are summed."""
-    case = make(ALL[kind](150), heads=heads, kv_heads=1, batch=2 if kind == "weighted" else 1)
+    case = make(KINDS[kind](150), heads=heads, kv_heads=1, batch=1)
     threads(1)
     outputs, grads = answer(case, "native")
     threads(4)
@@ -56,10 +56,9 @@ def test_threads_share_the_work_of_few_heads(kind, heads, threads):
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 40, 40), (1, 1, 40, 40), (4, 1, 40, 40), (4, 3, 40, 40), (1, 1, 1, 40)])
-@pytest.mark.parametrize("kind", ["distance", "weighted", "weighted four rows"])
-def test_threads_share_the_gradient_of_a_mask(kind, shape, threads):
+def test_threads_share_the_gradient_of_a_mask(shape, threads):
     """What adds to the same numbers is cut into shares, which are added in order."""
-    case = make(ALL[kind](40), heads=3, kv_heads=3, batch=4, kinds="b")
+    case = make(KINDS["distance"](40), heads=3, kv_heads=3, batch=4, kinds="b")
     case.options["attn_mask"] = torch.randn(shape, dtype=F64, requires_grad=True)
     threads(1)
     _, wanted = answer(case, "native")
@@ -75,16 +74,13 @@ def problem_of(labels, **changes):
     """A problem with random numbers on these labels, in float64, and outputs' gradients for it."""
     plan = lower(labels)
     rows, keys, columns = plan.q_len, plan.k_len, plan.columns
-    weights = next((x.detach() for x in weights_of(labels)), None)
     made = Problem(
         query=_draw(2, rows, 3), key=_draw(1, keys, 3), value=_draw(1, keys, 4), by_query=_draw(2, rows, columns),
         by_key=_draw(2, keys, columns), label_keys=None, label_values=None, label_queries=None, label_biases=None,
         key_gates=None, value_gates=None, value_maps=None, score_maps=None, score_weights=None, vector_maps=None,
-        vector_queries=None, vectors=None, mask=None, keep=None, seed=torch.tensor(7), label_weights=weights, plan=plan,
-        causal=None, scale=0.5,
-        dropout_p=0.0, columns=columns, need_sums=True, need_mass=False, mask_gradient=False, vectors_in_score=False,
-        vectors_in_value=False, vectors_gradient=False, weights_gradient=weights is not None, score=None,
-        plan_key=None,
+        vector_queries=None, vectors=None, mask=None, keep=None, seed=torch.tensor(7), plan=plan,
+        causal=None, scale=0.5, dropout_p=0.0, columns=columns, need_sums=True, need_mass=False, mask_gradient=False, vectors_in_score=False,
+        vectors_in_value=False, vectors_gradient=False, score=None, plan_key=None,
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -164,14 +160,6 @@ def edges():
     return KINDS["edges default"](8)
 
 
-def weighted():
-    return WEIGHTED["weighted"](8)
-
-
-def several(plan, change):
-    return part(plan, weighted=change(plan.parts[0].weighted))
-
-
 def dense():
     return DenseLabels(torch.randint(0, 3, (8, 8)), 3)
 
@@ -202,15 +190,6 @@ WRONG = {
     "roles of another dtype": (edges, lambda p: csr(p, role=p.parts[0].csr.role.long()), "role must be int8"),
     "unknown roles": (edges, lambda p: csr(p, role=p.parts[0].csr.role + 3), "role must be in"),
     "pairs of another batch": (edges, lambda p: csr(p, batch=3), "listed pairs must be of"),
-    "weighted ids beyond": (weighted, lambda p: several(p, lambda x: x + 3), "weighted ids must be in"),
-    "weighted ids of floats": (weighted, lambda p: several(p, lambda x: x.float()), "weighted ids must be signed"),
-    "too few weighted ids": (weighted, lambda p: several(p, lambda x: x[:, 1:]), "weighted ids must have shape"),
-    "weighted ids of listed pairs": (
-        edges,
-        lambda p: part(p, weighted=weighted().ids),
-        "not be of listed pairs beside",
-    ),
-    "weighted ids of packed pairs": (packed, lambda p: part(p, weighted=weighted().ids), "must not be of packed pairs"),
     "too few listed ids": (edges, lambda p: csr(p, ids=p.parts[0].csr.ids[1:]), "ids must have"),
 }
 
@@ -308,20 +287,6 @@ def test_the_op_checks_what_anyone_may_call_it_with(kind):
         torch.ops.relgraph.attend(query, key[:, :, 1:], *rest)
 
 
-def test_weights_that_do_not_fit_never_reach_the_kernels():
-    problem = problem_of(weighted())
-    weights = problem.label_weights
-    for spoilt, message in (
-        (weights[:, 1:], "label_weights must have shape"),
-        (weights.float(), "label_weights must be torch.float64"),
-        (None, "label_weights must be given for one weighted part, got 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_tensors(replace(problem, label_weights=spoilt))
-    with pytest.raises(ValueError, match="label_weights must be given for one weighted part, got 0"):
-        check_tensors(replace(problem_of(dense()), label_weights=weights))
-
-
 def test_the_value_term_needs_the_sums():
     problem = problem_of(dense())
     table = torch.ones(problem.columns, 4, dtype=F64)
@@ -381,11 +346,11 @@ def test_windows_over_several_panels(n, window, dtype):
 
 @pytest.mark.parametrize(
     ("kind", "dropout_p"),
-    [("distance packed", 0.0), ("sum", 0.3), ("edges only", 0.0), ("weighted", 0.3), ("weighted edges parallel", 0.3)],
+    [("distance packed", 0.0), ("sum", 0.3), ("edges only", 0.0), ("edges only parallel", 0.3)],
 )
 def test_second_derivatives(kind, dropout_p):
     """They go through plain torch, with the weights that the kernels dropped."""
-    case = make(ALL[kind](4))
+    case = make(KINDS[kind](4))
     case.options["dropout_p"] = dropout_p
     case.options["attn_mask"] = torch.randn(2, 4, 4, dtype=F64, requires_grad=True)
 
@@ -396,12 +361,10 @@ def test_second_derivatives(kind, dropout_p):
     assert torch.autograd.gradgradcheck(seeded, case.leaves, fast_mode=True)
 
 
-@pytest.mark.parametrize(
-    "kind", ["distance", "dense batch", "edges default packed", "edges only", "sum", "weighted edges"]
-)
+@pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default packed", "edges only", "sum"])
 def test_a_default_device_changes_nothing(kind):
     """Room for results is where the tensors are: an address on another device would end the process."""
-    case = make(ALL[kind](9), batch=1 if "packed" in kind else 2)
+    case = make(KINDS[kind](9), batch=1 if "packed" in kind else 2)
     case.options["dropout_p"] = 0.3
 
     def run():
@@ -495,9 +458,9 @@ def test_an_exception_over_listed_pairs_is_raised_in_python(throws, threads, mon
 def test_spoilt_plans_are_refused_or_computed(seed):
     """A number, a dtype or a length anywhere in a plan is changed: an error, or an answer, and never a read outside."""
     generator = random.Random(seed)
-    listed = ["edges default", "edges only", "edges only packed", "weighted edges"]
+    listed = ["edges default", "edges only", "edges only packed"]
     kind = generator.choice(["dense", "dense batch", "block", *listed])
-    problem, kernels, check = problem_of(ALL[kind](9)), attend, check_tensors
+    problem, kernels, check = problem_of(KINDS[kind](9)), attend, check_tensors
     if problem.plan.edges_only:
         problem = replace(problem, by_query=None, by_key=None, columns=0, need_sums=False)
         kernels, check = native_edges, check_listed
@@ -520,8 +483,6 @@ def spoil(plan, generator):
         places += [(one.ids, "ids")] + [(one.ids, "starts")] * (one.ids.starts is not None)
     if one.csr is not None:
         places += [(one.csr, name) for name in ("row_ptr", "col", "ids", "role", "order")]
-    if one.weighted is not None:
-        places += [(one, "weighted")] * 3
     if not places or generator.random() < 0.1:
         return replace(plan, **{generator.choice(["q_len", "k_len"]): generator.choice([0, 1, 8, 10, 1 << 40])})
     owner, name = generator.choice(places)

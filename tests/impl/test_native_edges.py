@@ -14,7 +14,7 @@ from relgraph.impl.native import build, edges
 from relgraph.impl.native.check import check_listed
 from relgraph.plan import lower
 from relgraph.score import ACTIVATIONS, Activation
-from tests.cases import F64, KINDS, WEIGHTED, answer, call_of, make
+from tests.cases import F64, KINDS, answer, call_of, make
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned"),
@@ -210,7 +210,7 @@ def some_edges(n, count):
 # ---- how the work is cut ----
 
 
-@pytest.mark.parametrize("score", ["dot", "bilinear", "additive", "weighted"])
+@pytest.mark.parametrize("score", ["dot", "bilinear", "additive"])
 @pytest.mark.parametrize(
     ("threads", "packed", "batched"), [(1, False, True), (1, True, False), (3, False, False), (3, True, True)]
 )
@@ -220,8 +220,7 @@ def test_every_cut_gives_the_same(threads, packed, batched, score, monkeypatch):
     monkeypatch.setattr(edges, "PAIRS_A_LABEL", 0)
     monkeypatch.setattr(edges, "MOST_PACKED", edges.MOST_PACKED if packed else 0)
     labels, of_rows = some_edges(7, 25), {"batch": torch.arange(25) % 2, "batch_size": 2} if batched else {}
-    index, ids = labels.edge_index, labels.ids
-    labels = rg.EdgeLabels(index, ids, 4, q_len=7, **of_rows)
+    labels = rg.EdgeLabels(labels.edge_index, labels.ids, 4, q_len=7, **of_rows)
     leaves = [leaf(2, 2, 7, 3), leaf(2, 1, 7, 3), leaf(2, 1, 7, 5), leaf(4, 3), leaf(4, 5), leaf(4, 3)]
     options = {}
     if score == "bilinear":
@@ -230,10 +229,6 @@ def test_every_cut_gives_the_same(threads, packed, batched, score, monkeypatch):
     elif score == "additive":
         leaves[5] = leaf(2, 3)
         options = {"score": rg.score.Additive(leaves[5], "silu")}
-    elif score == "weighted":
-        leaves.append(leaf(25, 2))
-        ids = torch.stack([ids, ids.flip(0)], 1)
-        labels = rg.WeightedLabels.over_edges(index, ids, leaves[6], 4, q_len=7, **of_rows)
     found = {}
     before = torch.get_num_threads()
     try:
@@ -296,20 +291,6 @@ def test_tensors_that_do_not_fit_never_reach_the_kernels(name):
     problem = _problem(some_edges(5, 9), 0.5, heads=2)
     with pytest.raises(ValueError, match=message):
         check_listed(replace(problem, **{name: wrong(problem)}))
-
-
-def test_spoilt_weights_of_labels_never_reach_the_kernels():
-    labels = WEIGHTED["weighted edges"](5)
-    problem, weights = _problem(labels, 0.0, heads=2), labels.weights.detach()
-    for wrong, message in (
-        ({"label_weights": None}, "label_weights must be given for a weighted part"),
-        ({"label_weights": weights[1:]}, "label_weights must have shape"),
-        ({"label_weights": weights.float()}, "label_weights must be torch.float64"),
-        ({"key_gates": torch.ones(3, 1, dtype=F64)}, "key_gates must be None with label_weights"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_listed(replace(problem, **wrong))
-    check_listed(problem)
 
 
 def test_a_spoilt_additive_score_never_reaches_the_kernels():

@@ -10,7 +10,7 @@ from relgraph.impl import by_function
 from relgraph.impl.chunked import blocks
 from relgraph.labels import function
 from tests.budget import assert_within_budget, twins
-from tests.cases import ALL, F64, KINDS, WEIGHTED, answer, assert_same, make, raw
+from tests.cases import F64, KINDS, answer, assert_same, make, raw
 
 FAST = ("dense", "chunked", "native")
 SEEDS = 3  # one that passes proves little
@@ -29,8 +29,6 @@ def check(case, impl, **options):
 PAIRS = [(kind, impl) for kind in KINDS for impl in FAST if kind != "edges only parallel"]
 IN_BLOCKS = [kind for kind, impl in PAIRS if impl == "chunked"]
 PAIRS += [(kind, "edges") for kind in KINDS if kind.startswith("edges only")] + [("edges only parallel", "native")]
-PAIRS += [(kind, impl) for kind in WEIGHTED for impl in ("dense", "chunked") if "parallel" not in kind]
-PAIRS += [(kind, "native") for kind in WEIGHTED] + [(kind, "edges") for kind in WEIGHTED if "edges" in kind]
 each_kind_and_impl = pytest.mark.parametrize(("kind", "impl"), PAIRS)
 
 
@@ -43,7 +41,7 @@ def causal_options(labels, case_n):
 
 def check_every_option(kind, impl, n, heads):
     """Causal, masked, dropout by a given mask, shared key heads, at once."""
-    labels = ALL[kind](n)
+    labels = KINDS[kind](n)
     options = {"kv_heads": heads // 2, "size": 2, "value_size": 3, "batch": 1, "per_head": "vb", "dropout_p": 0.25}
     case = make(labels, n=n, heads=heads, **options, **causal_options(labels, n))
     batch, k_len = case.inputs[0].shape[0], n if labels is None else labels.k_len
@@ -55,7 +53,7 @@ def check_every_option(kind, impl, n, heads):
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
 @each_kind_and_impl
 def test_kinds(kind, impl, n):
-    check(make(ALL[kind](n), n=n), impl)
+    check(make(KINDS[kind](n), n=n), impl)
 
 
 SOME_TABLES = [
@@ -139,7 +137,7 @@ def masks(labels, n, batch, heads):
 
 @each_kind_and_impl
 def test_masks(kind, impl):
-    labels = ALL[kind](7)
+    labels = KINDS[kind](7)
     case = make(labels)
     batch = 1 if labels is not None and labels.packed else case.inputs[0].shape[0]
     for mask in masks(labels, 7, batch, 2).values():

@@ -15,7 +15,7 @@ from relgraph.impl.native import build
 from relgraph.labels.contents import contents, hash_of_bytes
 from relgraph.labels.memory import memory_of
 from relgraph.plan import lower
-from tests.cases import ALL, WRITES, Case, assert_same, computed, make
+from tests.cases import KINDS, WRITES, Case, assert_same, computed, make
 
 N = 12
 
@@ -43,8 +43,6 @@ TENSORS = {
     "distance per row": (lambda labels: labels.q_offset, turned),
     "distance packed": (lambda labels: labels.k_ptr, lambda x: x + (9 - 2 * x[1]) * torch.tensor([0, 1, 1, 1, 0])),
     "function": (lambda labels: labels.queries[0], turned),
-    "weighted": (lambda labels: labels.ids, turned),
-    "weighted edges": (lambda labels: labels.pairs.edge_index, moved),
 }
 """For kinds of labels, one of their tensors, and what it holds after a change."""
 
@@ -67,7 +65,7 @@ def assert_equal(got, wanted):
 @pytest.mark.parametrize("impl", ["reference", "dense", "chunked", "edges", "native", None])
 def test_a_call_sees_every_change(kind, impl):
     torch.manual_seed(0)
-    labels = computed(lambda: ALL[kind](N))
+    labels = computed(lambda: KINDS[kind](N))
     case = make(labels)
     if impl in rg.which_impl(*case.inputs, labels, *case.tables).refused:
         pytest.skip("refused")
@@ -85,7 +83,7 @@ def test_a_call_sees_every_change(kind, impl):
 @pytest.mark.parametrize("write", WRITES)
 def test_a_small_prepared_call_sees_every_change(kind, write):
     torch.manual_seed(0)
-    labels, (at, change) = ALL[kind](N), TENSORS[kind]
+    labels, (at, change) = KINDS[kind](N), TENSORS[kind]
     case = make(labels, dtype=torch.float32, kinds="kv", batch=1)
     for _ in range(2):
         before = result(case, labels, None)
@@ -98,7 +96,7 @@ def test_a_small_prepared_call_sees_every_change(kind, write):
 
 def test_the_layer_sees_a_change():
     torch.manual_seed(0)
-    labels = ALL["edges default"](N)
+    labels = KINDS["edges default"](N)
     layer, x = rg.RelationAttention(8, 2, num_labels=4), torch.randn(1, N, 8)
     before = layer(x, labels=labels)
     labels.ids.numpy()[:] = turned(labels.ids).numpy()
@@ -116,7 +114,6 @@ BAD = {
     "sum": (lambda labels: labels.parts[1].edge_index, -1, "edge_index: every source"),
     "distance packed": (lambda labels: labels.k_ptr, 5, "ptr must start at 0"),
     "function packed": (lambda labels: labels.k_ptr, 5, "ptr must start at 0"),
-    "weighted": (lambda labels: labels.ids, 99, "ids must lie in"),
 }
 
 
@@ -124,7 +121,7 @@ BAD = {
 @pytest.mark.parametrize("impl", ["reference", "dense", "chunked", "edges", "native"])
 def test_a_change_to_what_the_constructor_refuses_is_refused(kind, impl):
     torch.manual_seed(0)
-    labels = computed(lambda: ALL[kind](N))
+    labels = computed(lambda: KINDS[kind](N))
     case, (at, number, message) = make(labels), BAD[kind]
     if impl in rg.which_impl(*case.inputs, labels, *case.tables).refused:
         pytest.skip("refused")
@@ -136,7 +133,7 @@ def test_a_change_to_what_the_constructor_refuses_is_refused(kind, impl):
 
 
 def test_another_shape_is_refused():
-    labels = ALL["dense"](N)
+    labels = KINDS["dense"](N)
     case = make(labels)
     result(case, labels, None)
     labels.ids.data = labels.ids[:, :5].clone()
@@ -158,7 +155,7 @@ def test_borders_keep_an_id_for_each_pair(impl):
 def test_pairs_that_stop_to_attend_and_edges_that_become_parallel():
     """What labels noted of their tensors when they were built is noted again."""
     torch.manual_seed(0)
-    dense, listed = ALL["dense"](N), ALL["edges only"](N)
+    dense, listed = KINDS["dense"](N), KINDS["edges only"](N)
     case, over = make(dense), make(listed)
     result(case, dense, None), result(over, listed, None)
     dense.ids[:, :, 3:] = -2
@@ -176,7 +173,7 @@ def test_pairs_that_stop_to_attend_and_edges_that_become_parallel():
 @pytest.mark.parametrize(("kind", "impl"), [("edges only", "native"), ("edges only", "edges"), ("dense", "dense")])
 def test_backward_has_copies_of_what_forward_read(kind, impl, write):
     torch.manual_seed(0)
-    labels, (at, change) = ALL[kind](N), TENSORS[kind]
+    labels, (at, change) = KINDS[kind](N), TENSORS[kind]
     case = make(labels)
     z = rg.relation_attention(*case.inputs, labels, *case.tables, impl=impl)
     (wanted,) = torch.autograd.grad(z.sin().sum(), case.tables[1], retain_graph=True)
@@ -189,7 +186,7 @@ def test_backward_has_copies_of_what_forward_read(kind, impl, write):
 @pytest.mark.parametrize("impl", ["native", "chunked", "rows"])
 def test_backward_refuses_what_forward_did_not_read(kind, impl, write):
     torch.manual_seed(0)
-    labels, (at, change) = computed(lambda: ALL[kind](N)), TENSORS[kind]
+    labels, (at, change) = computed(lambda: KINDS[kind](N)), TENSORS[kind]
     case = make(labels, kinds="kv")
     options = {"impl": impl} if impl != "rows" else {"impl": "chunked", "score": torch.tanh}
     z = rg.relation_attention(*case.inputs, labels, *case.tables, **options)
@@ -209,7 +206,7 @@ def test_raw_ids_are_copied():
 
 
 def test_labels_that_hold_the_same_keep_their_plan():
-    for kind, labels in ((kind, make_one(N)) for kind, make_one in ALL.items() if kind != "none"):
+    for kind, labels in ((kind, make_one(N)) for kind, make_one in KINDS.items() if kind != "none"):
         plan = lower(labels)
         for x in pytree.tree_leaves(labels):
             x.copy_(x.clone())

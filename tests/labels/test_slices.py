@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
 import relgraph as rg
-from relgraph.labels import BlockLabels, EdgeLabels, SumLabels, WeightedLabels, padded
-from tests.cases import ALL, KINDS, assert_same, distance, make, packed_or_not
+from relgraph.labels import BlockLabels, EdgeLabels, SumLabels, padded
+from tests.cases import KINDS, assert_same, distance, make, packed_or_not
 from tests.labels.test_kinds import NAMES
 
 
@@ -22,14 +22,12 @@ from tests.labels.test_kinds import NAMES
 def slices(draw):
     """Draw labels of a kind, and a slice of their rows and of their columns."""
     torch.manual_seed(draw(st.integers(0, 99)))
-    labels = ALL[draw(st.sampled_from(NAMES))](draw(st.integers(0, 9)))
+    labels = KINDS[draw(st.sampled_from(NAMES))](draw(st.integers(0, 9)))
     bounds = [sorted(draw(st.integers(0, length)) for _ in range(2)) for length in (labels.q_len, labels.k_len)]
     return labels, *bounds
 
 
 def has_dense_form(labels):
-    if isinstance(labels, WeightedLabels):
-        return False
     if not isinstance(labels, EdgeLabels):
         return True
     parallel = labels.parallel and (labels.default is None or labels.duplicates != "first")
@@ -65,7 +63,7 @@ def test_a_slice_of_a_slice_is_one_slice(drawn, data):
 @pytest.mark.parametrize("kind", NAMES)
 def test_slices_are_labels_like_any(kind):
     torch.manual_seed(0)
-    labels = ALL[kind](7)
+    labels = KINDS[kind](7)
     part = labels.cols(2, 6)
     assert part == labels.cols(2, 6) == copy.deepcopy(part) == pickle.loads(pickle.dumps(part)) == part.to("cpu")
     assert part != labels
@@ -120,7 +118,7 @@ def shards(case, cuts, *, causal):
     ],
 )
 def test_keys_in_shards(kind, causal):
-    labels = ALL[kind](7)
+    labels = KINDS[kind](7)
     case = make(labels)
     whole, aux = rg.relation_attention_with_aux(
         *case.inputs, labels, *case.tables, is_causal=causal, need_lse=True, need_label_mass=True, impl="reference"

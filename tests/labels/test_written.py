@@ -86,7 +86,7 @@ def edge(index=((0, 1), (1, 0)), ids=(0, 1), num_labels=2, q_len=2, **options):
         (ValueError, "duplicates must be 'first' or 'sum' .* more than one edge from 1 to 0",
          lambda: edge(((1, 1), (0, 0)), default=0)),
         (ValueError, "default must be at most 1, got 2", lambda: edge(default=2)),
-        (TypeError, "Labels other than a sum or weighted labels, got SumLabels", lambda: edge(default=SumLabels(dense(), dense()))),
+        (TypeError, "Labels other than a sum, got SumLabels", lambda: edge(default=SumLabels(dense(), dense()))),
         (ValueError, "default must have at most num_labels = 2 labels, got 5", lambda: edge(default=distance(2))),
         (ValueError, r"default must cover \[N_q, N_k\] = \[2, 2\], not packed, got", lambda: edge(num_labels=5, default=distance(3))),
         (ValueError, "default must have batch_size 1 or 3, got 2",

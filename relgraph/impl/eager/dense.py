@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from relgraph.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
-from relgraph.impl.eager.weighted import WeightedIds
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import (
     add_value_tables,
@@ -32,7 +31,7 @@ NUMBERS_PER_SCORE = 8
 def attend(call: Call) -> Answer:
     """Attention with every score in memory at once."""
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
-    labels = _ids_of(call.plan, call.tables, call.query.device)
+    labels = _ids_of(call.plan, call.query.device)
     edges = None if call.edge is None else _Edges(call, call.edge, dtype)
     weights, lse = _weights(call, labels, edges, None)
     dropped = drop(call, weights) if call.dropout_p else weights
@@ -60,9 +59,7 @@ def outputs(problem: Problem) -> Outputs:
         columns = slice(start, start + part.num_labels)
         keys, values = (None if x is None else x[..., columns, :] for x in (problem.label_keys, problem.label_values))
         biases, rows = (None if x is None else x[..., columns] for x in (problem.label_biases, problem.by_query))
-        tables.append(
-            Tables(keys, values, None, biases, rows, None if part.weighted is None else problem.label_weights)
-        )
+        tables.append(Tables(keys, values, None, biases, rows))
     causal, score = problem.causal, DOT if problem.score is None else problem.score
     if isinstance(score, Activation) and problem.score_weights is not None:
         score = Additive(problem.score_weights, score.name)
@@ -72,7 +69,7 @@ def outputs(problem: Problem) -> Outputs:
         problem.query, problem.key, problem.value, plan, tuple(tables), problem.scale, problem.mask,
         causal is not None, 0 if causal is None else causal, problem.dropout_p, problem.keep, score=score,
     )  # fmt: skip
-    labels = _ids_of(plan, tables, problem.query.device)
+    labels = _ids_of(plan, problem.query.device)
     edges = None
     if problem.vectors is not None:
         edges = _Edges(call, EdgeVectors(problem.vectors, None, None), problem.dtype, problem.vector_queries)
@@ -229,25 +226,21 @@ KEPT_PAIRS = 1 << 15
 """Up to so many pairs, their ids are kept for the next call: 8 bytes each."""
 
 
-def _ids_of(plan: LabelPlan, tables: Sequence[Tables], device: torch.device) -> list[Ids]:
-    """The ids of every part; those of few pairs are kept with the plan, unless they have weights."""
+def _ids_of(plan: LabelPlan, device: torch.device) -> list[Ids]:
+    """The ids of every part; those of few pairs are kept with the plan."""
 
     def made() -> list[Ids]:
-        return [
-            _PartIds(plan, part, device) if one.weights is None else WeightedIds(plan, part, one.weights, device)
-            for part, one in zip(plan.parts, tables, strict=True)
-        ]
+        return [Ids(plan, part, device) for part in plan.parts]
 
     if torch.compiler.is_compiling() or plan.batch * plan.q_len * plan.k_len > KEPT_PAIRS:
         return made()
     for part in plan.parts:
-        # what is kept may not hold the plan, or weights
-        if part.weighted is not None or (part.csr is not None and part.csr.parallel):
+        if part.csr is not None and part.csr.parallel:  # these ids hold the plan, which what is kept may not
             return made()
     return memo_of(plan).once(("dense", device), made)
 
 
-class _PartIds:
+class Ids:
     """The ids of one part for every pair: gather a table over pairs, scatter pairs into sums by label."""
 
     def __init__(self, plan: LabelPlan, part: Part, device: torch.device) -> None:
@@ -328,6 +321,3 @@ class _PartIds:
         at = (i * plan.k_len + j).expand(batch, -1)
         row, extra, at = (x[:, None].expand(batch, heads, -1) for x in (base.expand(batch, -1), slot, at))
         return row, extra, at, (batch, heads, plan.q_len, plan.k_len)
-
-
-Ids = _PartIds | WeightedIds

@@ -45,10 +45,7 @@ def attend_edges(call: Call) -> tuple[Answer, Tensor]:
 
 
 class _Work:
-    """One call in lanes: ``[B · H, N, D]`` if batch rows share their pairs, otherwise ``[H, B · N, D]``.
-
-    An *entry* is a label of a pair. Pairs have one each, or ``each`` of them with weights, ``[P · each]``.
-    """
+    """One call in lanes: ``[B · H, N, D]`` if batch rows share their pairs, otherwise ``[H, B · N, D]``."""
 
     def __init__(self, call: Call) -> None:
         part = call.plan.parts[0]
@@ -60,12 +57,7 @@ class _Work:
         dtype = accumulation_dtype(call.query.dtype)
         query, self.key, self.value = (self._lanes(x.to(dtype)) for x in (call.query, call.key, call.value))
         self._plain_query, self.query = query, query * call.scale
-        several, weights = part.weighted, self.tables.weights
-        self.each = 1 if several is None else several.shape[-1]
-        ids = plainly(lambda: self.csr.ids if several is None else several[self.csr.order].long().flatten())
-        self.labels = plainly(lambda: ids.masked_fill(ids < 0, self.num_labels))
-        self.weights = None if weights is None else weights.to(dtype)[self.csr.order].flatten()
-        self.entry_row = self._entries(self.csr.row)
+        self.labels = plainly(lambda: self.csr.ids.masked_fill(self.csr.ids < 0, self.num_labels))
         self.pattern = self._remember("pairs", self._pairs)
         pairs, rows = self.labels.shape[0], max(query.shape[1], 1)
         # Lanes that join batch rows hold the tables of all of these, one below the other.
@@ -76,7 +68,7 @@ class _Work:
         self.at_row = self.labels
         if self.stacked:
             rows_of = self.num_labels + 1
-            self.at_row = plainly(lambda: self.labels + self.entry_row // max(call.plan.q_len, 1) * rows_of)
+            self.at_row = plainly(lambda: self.labels + self.csr.row // max(call.plan.q_len, 1) * rows_of)
 
     def scores(self) -> Tensor:
         """The score of every pair, ``[L, P]``."""
@@ -92,7 +84,7 @@ class _Work:
         else:
             scores = sampled_dot(self.query, self.key, self.pattern)
         for term in self._label_scores():
-            scores = scores.add_(self._of_each_pair(term))
+            scores = scores.add_(term)
         if edge is not None and edge.key is not None and not self.call.score.additive:
             scores = scores.add_(sampled_dot(self.query @ self._table(edge.key), self._vectors(edge), self._of_pairs()))
         return self._mask(self.call.score.finish(scores))
@@ -126,7 +118,7 @@ class _Work:
             output = weighted_sum(weights, self.value, self.pattern) if maps is None else self._mapped(maps, weights)
         table = self.tables.value
         if table is not None and self.pair_by_pair:
-            output = output + weighted_sum(self._to_entries(weights), self._rows(table), self._of_labels())
+            output = output + weighted_sum(weights, self._rows(table), self._of_labels())
         elif table is not None:
             output = output + self.by_label(weights)[..., :-1] @ self._table(table)
         if edge is not None and edge.value is not None:
@@ -137,8 +129,6 @@ class _Work:
     def _additive(self, score: Compatibility) -> Tensor:
         """``w · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale``, ``[L, P]`` by runs, again in backward."""
         lanes, pairs, edge = self.query.shape[0], self.csr.row.shape[0], self.call.edge
-        at_row = self.at_row.unflatten(0, (pairs, self.each))
-        own = None if self.weights is None else self.weights.unflatten(0, (pairs, self.each))
         key = self.key.repeat_interleave(lanes // max(self.key.shape[0], 1), 0)
         rows = None if self.tables.key is None else self._rows(self.tables.key)
         maps = None if edge is None or edge.key is None else self._table(edge.key).transpose(-1, -2)
@@ -149,8 +139,7 @@ class _Work:
         def run(at: slice) -> Tensor:
             summed = self._plain_query[:, self.csr.row[at]] + key[:, self.pattern.col[at]]
             if rows is not None:
-                taken = rows[:, at_row[at]]
-                summed = summed + (taken.squeeze(2) if own is None else (taken * own[at][..., None]).sum(2))
+                summed = summed + rows[:, self.at_row[at]]
             if vectors is not None and maps is not None:
                 summed = summed + vectors[:, at] @ maps
             return (score.act(summed) @ weight).squeeze(-1) * self.call.scale
@@ -226,21 +215,7 @@ class _Work:
         """P, the weights of each query summed by label, ``[L, n, R+1]``; the last column: no label."""
         rows, columns = self.query.shape[1], self.num_labels + 1
         sums = weights.new_zeros(weights.shape[0], rows * columns)
-        return sums.index_add(1, self._at_label(), self._to_entries(weights)).unflatten(1, (rows, columns))
-
-    def _entries(self, of_pairs: Tensor) -> Tensor:
-        """A number of each pair for each of its entries."""
-        return of_pairs if self.each == 1 else of_pairs.repeat_interleave(self.each, -1)
-
-    def _to_entries(self, weights: Tensor) -> Tensor:
-        """The attention weight of each entry: that of its pair times its own."""
-        return weights if self.weights is None else self._entries(weights) * self.weights
-
-    def _of_each_pair(self, term: Tensor) -> Tensor:
-        """The sum of a term over the entries of each pair, with their weights."""
-        if self.weights is None:
-            return term
-        return (term * self.weights).unflatten(-1, (self.csr.row.shape[0], self.each)).sum(-1)
+        return sums.index_add(1, self._at_label(), weights).unflatten(1, (rows, columns))
 
     def to_caller_layout(self, x: Tensor) -> Tensor:
         """``[B, H, N, ...]`` from lanes."""
@@ -277,7 +252,7 @@ class _Work:
 
     def _at_label(self) -> Tensor:
         """Index of each pair's query and label in a flat ``[n, R+1]``, for the scores and for the sums."""
-        return self._remember("query and label", lambda: self.entry_row * (self.num_labels + 1) + self.labels)
+        return self._remember("query and label", lambda: self.csr.row * (self.num_labels + 1) + self.labels)
 
     def _pairs(self) -> Pattern:
         """Queries by keys, both numbered through the batch rows if their pairs differ."""
@@ -289,7 +264,7 @@ class _Work:
         """Queries by rows of tables."""
         return self._remember(
             f"labels{self._stacked_name()}",
-            lambda: Pattern.of(self.csr.row_ptr * self.each, self.entry_row, self.at_row, self._row_count()),
+            lambda: Pattern.of(self.csr.row_ptr, self.csr.row, self.at_row, self._row_count()),
         )
 
     def _of_labels_by_key(self) -> Pattern:
@@ -297,8 +272,7 @@ class _Work:
 
         def make() -> Pattern:
             by_key = self.pattern.transposed
-            at_row = self.at_row.unflatten(0, (-1, self.each))[self.pattern.by_col].flatten()
-            return Pattern.of(by_key.row_ptr * self.each, self._entries(by_key.row), at_row, self._row_count())
+            return Pattern.of(by_key.row_ptr, by_key.row, self.at_row[self.pattern.by_col], self._row_count())
 
         return self._remember(f"labels by key{self._stacked_name()}", make)
 
@@ -338,11 +312,10 @@ class _Work:
             key = self.key.repeat_interleave(self.query.shape[0] // max(self.key.shape[0], 1), 0) * self.call.scale
             if self.pair_by_pair:
                 by_key = sampled_dot(key, rows, self._of_labels_by_key())
-                by_key = by_key.unflatten(1, (self.csr.row.shape[0], self.each))
-                yield by_key.index_select(1, self.pattern.to_row).flatten(1)
+                yield by_key.index_select(1, self.pattern.to_row)
             else:
                 by_key = (key @ rows.transpose(-1, -2)).flatten(1)
-                yield by_key.index_select(1, self._entries(self.pattern.col) * columns + self.labels)
+                yield by_key.index_select(1, self.pattern.col * columns + self.labels)
         if tables.bias is not None:
             yield self._rows(tables.bias[..., None]).squeeze(-1).index_select(1, self.at_row)
 

@@ -32,14 +32,13 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
     pattern = Pattern.of(csr.row_ptr, csr.row, col, csr.batch * plan.k_len)
     num_labels = problem.plan.num_labels[0]
     labels = torch.where(csr.ids < 0, num_labels, csr.ids)
-    carried = _Carried(problem, csr, labels)
     vectors, by_vector = None, pattern
     if problem.vectors is not None:
         vectors = problem.vectors.to(problem.dtype).index_select(0, csr.order)[None]
         by_vector = _of_pairs(csr)
     query, size = lanes.enter(problem.query) * problem.scale, problem.key.shape[-1]
     if problem.score_weights is not None:
-        scores = _additive(problem, lanes, pattern, carried, vectors)
+        scores = _additive(problem, lanes, pattern, labels, vectors)
     elif problem.key_gates is not None:
         keys = lanes.gated(problem.key, problem.key_gates, col, labels)
         scores = (query[:, csr.row, :size] * keys).sum(-1)
@@ -51,14 +50,14 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
     if vectors is not None and problem.vectors_in_score:
         scores = scores + sampled_dot(query[..., size:], vectors, by_vector)
     if problem.factor_keys is not None:
-        scores = scores + carried.gather(query[..., :size] @ lanes.table(problem.factor_keys), csr.row)
+        scores = scores + _gather(query[..., :size] @ lanes.table(problem.factor_keys), csr.row, labels)
     if problem.label_queries is not None:
         by_key = lanes.heads_of(lanes.enter(problem.key)) @ lanes.table(problem.label_queries) * problem.scale
-        scores = scores + carried.gather(by_key, col)
+        scores = scores + _gather(by_key, col, labels)
     if problem.by_query is not None:
-        scores = scores + carried.gather(lanes.enter(problem.by_query), csr.row)
+        scores = scores + _gather(lanes.enter(problem.by_query), csr.row, labels)
     if problem.by_key is not None:
-        scores = scores + carried.gather(lanes.enter(problem.by_key), col)
+        scores = scores + _gather(lanes.enter(problem.by_key), col, labels)
     scores = scores if problem.score is None else problem.score.finish(scores)
     added = added_to_pairs(problem)
     if added is not None:
@@ -76,7 +75,7 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
     for label, maps in lanes.by_label(problem.value_maps):
         output = output + weighted_sum(dropped.masked_fill(labels != label, 0.0), value, pattern) @ maps
     if problem.label_values is not None:
-        of_labels = carried.sums(dropped, num_labels)
+        of_labels = _sum_by_label(dropped, csr, labels, num_labels)
         output = output + of_labels @ lanes.table(problem.label_values).transpose(-1, -2)
     if vectors is not None and problem.vectors_in_value:
         output = torch.cat([output, weighted_sum(dropped, vectors, by_vector)], -1)
@@ -84,7 +83,7 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
     def sums(of: Tensor, needed: bool) -> Tensor:
         if not needed:
             return of.new_empty(0)
-        return lanes.to_caller_layout(carried.sums(of, problem.columns))
+        return lanes.to_caller_layout(_sum_by_label(of, csr, labels, problem.columns))
 
     return Outputs(
         lanes.to_caller_layout(output),
@@ -133,49 +132,29 @@ class _Lanes:
         return x.unflatten(0, (self.batch, self.heads))
 
 
-def _additive(problem: Problem, lanes: _Lanes, pattern: Pattern, carried: _Carried, vectors: Tensor | None) -> Tensor:
+def _additive(problem: Problem, lanes: _Lanes, pattern: Pattern, labels: Tensor, vectors: Tensor | None) -> Tensor:
     """``w · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale`` of every pair, ``[L, P]``."""
     assert isinstance(problem.score, Activation) and problem.score_weights is not None
     keys = lanes.heads_of(lanes.enter(problem.key))
     summed = lanes.enter(problem.query)[:, pattern.row] + keys[:, pattern.col]
     if problem.label_keys is not None:
-        summed = summed + carried.rows(lanes.table(with_zero_row(problem.label_keys)).mT)
+        summed = summed + lanes.table(with_zero_row(problem.label_keys)).mT[:, labels]
     if vectors is not None and problem.vector_maps is not None:
         summed = summed + vectors @ lanes.table(problem.vector_maps).mT
     weights = lanes.table(problem.score_weights[..., None, :])
     return (ACTIVATIONS[problem.score.name](summed) @ weights).squeeze(-1) * problem.scale
 
 
-class _Carried:
-    """What the labels of each pair add: one label, or a few with weights, ``[P, M]``."""
+def _gather(table: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
+    """The entry of ``[L, n, R]`` at every pair's row and label, ``[L, P]``; no label adds 0."""
+    return with_zero_row(table, -1).flatten(1)[:, rows * (table.shape[-1] + 1) + labels]
 
-    def __init__(self, problem: Problem, csr: Csr, labels: Tensor) -> None:
-        self.csr, self.labels, self.weights = csr, labels[:, None], None
-        several = problem.plan.parts[0].weighted
-        if several is not None and problem.label_weights is not None:
-            several = several[csr.order].long()
-            self.labels = torch.where(several < 0, problem.plan.num_labels[0], several)
-            self.weights = problem.label_weights.to(problem.dtype)[csr.order]
 
-    def gather(self, table: Tensor, rows: Tensor) -> Tensor:
-        """The sum of the entries of every pair's row and labels in ``[L, n, R]``; no label adds 0."""
-        at = rows[:, None] * (table.shape[-1] + 1) + self.labels
-        found = with_zero_row(table, -1).flatten(1)[:, at]
-        return (found if self.weights is None else found * self.weights).sum(-1)
-
-    def rows(self, table: Tensor) -> Tensor:
-        """The sum of every pair's rows of a table ``[1 or L, R + 1, D]``."""
-        found = table[:, self.labels]
-        return (found if self.weights is None else found * self.weights[..., None]).sum(-2)
-
-    def sums(self, weights: Tensor, columns: int) -> Tensor:
-        """The weights of each query summed by label, ``[L, n, columns]``."""
-        rows = self.csr.row_ptr.shape[0] - 1
-        each = weights[..., None].expand(*weights.shape, self.labels.shape[-1])
-        each = each if self.weights is None else each * self.weights
-        at = (self.csr.row[:, None] * (columns + 1) + self.labels).flatten()
-        sums = weights.new_zeros(weights.shape[0], rows * (columns + 1)).index_add(1, at, each.flatten(1))
-        return sums.unflatten(1, (rows, columns + 1))[..., :columns]
+def _sum_by_label(weights: Tensor, csr: Csr, labels: Tensor, columns: int) -> Tensor:
+    """The weights of each query summed by label, ``[L, n, columns]``."""
+    rows, at = csr.row_ptr.shape[0] - 1, csr.row * (columns + 1) + labels
+    sums = weights.new_zeros(weights.shape[0], rows * (columns + 1)).index_add(1, at, weights)
+    return sums.unflatten(1, (rows, columns + 1))[..., :columns]
 
 
 def _of_pairs(csr: Csr) -> Pattern:

@@ -21,28 +21,20 @@ from relgraph.plan import DEAD, NOT_ATTENDING, Part, dense_ids, listed_pairs
 
 
 class _Pairs(NamedTuple):
-    """What all pairs carry: ids ``[B or 1, N_q, N_k]``, and edge vectors ``[B or 1, N_q, N_k, F]`` or None.
-
-    Weights ``[B or 1, 1, N_q, N_k]`` multiply the terms of the ids. Until they are taken apart, weighted labels have
-    ids and weights ``[B or 1, N_q, N_k, M]``.
-    """
+    """What all pairs carry: ids ``[B or 1, N_q, N_k]``, and edge vectors ``[B or 1, N_q, N_k, F]`` or None."""
 
     ids: Tensor
     vectors: Tensor | None
-    weights: Tensor | None = None
 
 
 def attend(call: Call) -> Answer:
     """Attention with the label vectors of every pair in memory."""
     dtype, heads, score = accumulation_dtype(call.query.dtype), call.query.shape[1], call.score
-    labels = [
-        _pairs(call, part, tables.weights, dtype) for part, tables in zip(call.plan.parts, call.tables, strict=True)
-    ]
+    labels = [_pairs(call, part, dtype) for part in call.plan.parts]
     copies = len(labels[0]) if call.plan.edges_only else 1
     if copies > 1:
         joined = ([x for x in field if x is not None] for field in zip(*labels[0], strict=True))
         labels = [[_Pairs(*(torch.cat(field, 2) if field else None for field in joined))]]  # pyright: ignore[reportArgumentType]
-    labels = [[one for pairs in part for one in _apart(pairs)] for part in labels]
     first = labels[0][0].ids
     query = call.query.to(dtype)[:, :, :, None]  # [B, H, N_q, 1, D]
     key, value = (
@@ -53,14 +45,13 @@ def attend(call: Call) -> Answer:
         key, value = (_gated(x, gate, first, dtype) for x, gate in zip((key, value), call.gates, strict=True))
     key_rows, value_rows, query_rows, bias = query.new_zeros(4, 1).unbind()
     for part, tables in zip(labels, call.tables, strict=True):
-        for ids, vectors, given in part:
-            weight = 1.0 if given is None else given[..., None]
-            key_rows = key_rows + weight * _rows(tables.key, ids, dtype)
-            value_rows = value_rows + weight * _rows(tables.value, ids, dtype)
-            query_rows = query_rows + weight * _rows(tables.query, ids, dtype)
-            bias = bias + weight * _rows(None if tables.bias is None else tables.bias[..., None], ids, dtype)
+        for ids, vectors in part:
+            key_rows = key_rows + _rows(tables.key, ids, dtype)
+            value_rows = value_rows + _rows(tables.value, ids, dtype)
+            query_rows = query_rows + _rows(tables.query, ids, dtype)
+            bias = bias + _rows(None if tables.bias is None else tables.bias[..., None], ids, dtype)
             if tables.rows is not None:
-                bias = bias + weight * _at(tables.rows.to(dtype)[..., None], ids)
+                bias = bias + _at(tables.rows.to(dtype)[..., None], ids)
             if call.edge is not None and vectors is not None:
                 key_rows = key_rows + _carried(vectors, call.edge.key)
                 value_rows = value_rows + _carried(vectors, call.edge.value)
@@ -90,28 +81,17 @@ def attend(call: Call) -> Answer:
     mass = None
     if call.need_mass:
         mass = tuple(
-            sum((_mass(x, weights, r) for x in part), weights.new_zeros(()))
+            sum((_mass(x.ids, weights, r) for x in part), weights.new_zeros(()))
             for part, r in zip(labels, call.plan.num_labels, strict=True)
         )
     by_key = weights.unflatten(-1, (copies, call.plan.k_len)).sum(-2) if call.need_weights else None
     return Answer(output, lse, mass, by_key)
 
 
-def _apart(pairs: _Pairs) -> list[_Pairs]:
-    """The labels of pairs, with weighted labels one after the other."""
-    if pairs.weights is None:
-        return [pairs]
-    each = zip(pairs.ids.unbind(-1), pairs.weights[:, None].unbind(-1), strict=True)
-    return [_Pairs(ids, None, weights) for ids, weights in each]
-
-
-def _pairs(call: Call, part: Part, weights: Tensor | None, dtype: torch.dtype) -> list[_Pairs]:
+def _pairs(call: Call, part: Part, dtype: torch.dtype) -> list[_Pairs]:
     """The labels of all pairs; then those of the second edge of pairs that have one, of the third, and so on."""
-    ids, csr, several = dense_ids(call.plan, part, call.query.device), part.csr, part.weighted
-    weights = None if weights is None else weights.to(dtype)
-    if csr is None and several is not None:
-        return [_Pairs(several.long().where(ids[..., None] != NOT_ATTENDING, NOT_ATTENDING), None, weights)]
-    if csr is None or not (csr.parallel or call.edge is not None or several is not None):
+    ids, csr = dense_ids(call.plan, part, call.query.device), part.csr
+    if csr is None or not (csr.parallel or call.edge is not None):
         return [_Pairs(ids, None)]
     live = (csr.role != DEAD).nonzero()[:, 0]
     turn = earlier_twins(csr.row[live], csr.col[live])
@@ -123,18 +103,13 @@ def _pairs(call: Call, part: Part, weights: Tensor | None, dtype: torch.dtype) -
         if csr.batch == 1:  # every batch row has every listed pair
             batch = torch.arange(rows, device=ids.device)[:, None]
         under = ids if n == 0 else torch.full_like(ids, NOT_ATTENDING if part.edges_only else -1)
-        given, order = csr.ids[edge], csr.order[edge]
-        if several is not None:
-            under, given = under[..., None].expand(*under.shape, several.shape[-1]), several[order].long()
-        own = under.expand(rows, *under.shape[1:]).index_put((batch, *at), given)
-        vectors = None if call.edge is None else _spread(call.edge.attr.to(dtype)[order], own, (batch, *at))
-        found.append(_Pairs(own, vectors, None if weights is None else _spread(weights[order], own, (batch, *at))))
+        own = under.expand(rows, -1, -1).index_put((batch, *at), csr.ids[edge])
+        vectors = None
+        if call.edge is not None:
+            attr = call.edge.attr.to(dtype)[csr.order[edge]]
+            vectors = attr.new_zeros(*own.shape, attr.shape[-1]).index_put((batch, *at), attr)
+        found.append(_Pairs(own, vectors))
     return found
-
-
-def _spread(of_edges: Tensor, ids: Tensor, at: tuple[Tensor, ...]) -> Tensor:
-    """Vectors of edges at their pairs, ``[B or 1, N_q, N_k, F]``, and zeros elsewhere."""
-    return of_edges.new_zeros(*ids.shape[:3], of_edges.shape[-1]).index_put(at, of_edges)
 
 
 def _rows(table: Tensor | None, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -197,9 +172,7 @@ def _drop(call: Call, weights: Tensor, copies: int) -> Tensor:
     return dropout(weights, call.dropout_p) if keep is None else weights * keep / (1.0 - call.dropout_p)
 
 
-def _mass(pairs: _Pairs, weights: Tensor, num_labels: int) -> Tensor:
+def _mass(ids: Tensor, weights: Tensor, num_labels: int) -> Tensor:
     """How much attention each label receives, ``[B, H, N_q, R]``."""
-    weights = weights if pairs.weights is None else weights * pairs.weights
-    ids = pairs.ids
     one_hot = (ids[..., None] == torch.arange(num_labels, device=ids.device)).to(weights.dtype)
     return torch.einsum("bhqk,bqkr->bhqr", weights, one_hot.expand(weights.shape[0], -1, -1, -1))

@@ -27,9 +27,9 @@ BLOCK_NUMBERS = 1 << 20
 
 
 def needed(call: Call) -> bool:
-    """Whether the primitive lacks the call's score, its maps of values, gates, edge vectors or weighted labels."""
+    """Whether the primitive lacks the call's score, its maps of values, gates or edge vectors."""
     given = call.value_map is not None or call.gates is not None or call.edge is not None
-    return given or unknown_score(call) or call.weighted
+    return given or unknown_score(call)
 
 
 def unknown_score(call: Call) -> bool:
@@ -144,15 +144,14 @@ def _blocks(call: Call) -> Iterator[tuple[Unit, range, Call]]:
 
 
 def _numbers_per_pair(call: Call) -> int:
-    """How many numbers a block holds per pair: D of an additive score, one per map, gate or weighted label."""
+    """How many numbers a block holds per pair: D of an additive score, one per map or gate."""
     return max(call.query.shape[-1] if call.score.additive else 1, maps_per_pair(call))
 
 
 def maps_per_pair(call: Call) -> int:
-    """How many maps of a bilinear score or of values, gates, or weighted labels a pair may take; one without them."""
+    """How many maps of a bilinear score or of values, or gates, a pair may take; one without them."""
     maps = call.plan.num_labels[0] if call.score.by_label or call.gates is not None else 1
-    weighted = [1, *(part.weighted.shape[-1] for part in call.plan.parts if part.weighted is not None)]
-    return max(maps, 1 if call.value_map is None else call.value_map.bases.shape[-3], *weighted)
+    return max(maps, 1 if call.value_map is None else call.value_map.bases.shape[-3])
 
 
 def _rows_of(x: Tensor, unit: Unit, rows: range) -> Tensor:

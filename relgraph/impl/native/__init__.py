@@ -14,6 +14,6 @@
 - ``labels.h``: labels of one row; ``pairs.h``: its masks and dropout; ``dropout.h``: random numbers by position;
   ``products.h``: products of matrices; ``loops.h``: loops over a row; ``problem.h``: the structs.
 - ``edges.cpp``, ``edges.h``: listed pairs only; ``query.h``: a query and its pairs; ``gathered.h``: products with rows
-  that are gathered; ``weighted_pairs.h``: several labels per pair, with weights; ``tasks.h``: tasks over threads;
+  that are gathered; ``tasks.h``: tasks over threads;
   ``boundary.h``: exceptions become numbers before they reach Python.
 """

@@ -45,9 +45,6 @@ def attend(call: Call) -> Answer:
     if call.gates is not None:  # maps with a diagonal only
         for name, gate in zip(("score_maps", "value_maps"), call.gates, strict=True):
             terms |= {} if gate is None else {name: torch.diag_embed(gate.to(dtype))}
-    for tables in call.tables:
-        if tables.weights is not None:  # of one part at most
-            terms["label_weights"] = tables.weights.to(dtype)
     if call.edge is not None:
         terms |= _vector_terms(call, call.edge, dtype)
     outside, values = (), None
@@ -148,10 +145,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     run = _Run(problem)
     dtype, (batch, heads) = problem.dtype, problem.query.shape[:2]
     struct, held = run.struct, run.held
-    splits, d_weights = run.cut_tasks(), None
-    if problem.weights_gradient:
-        d_weights = torch.zeros_like(held.weights)
-        struct.d_label_weights = held.address(d_weights)
+    splits = run.cut_tasks()
     dq = laid_out_as(problem.query, problem.query.shape[3], dtype)
     if splits == 1:
         dk, dv = (laid_out_as(x, x.shape[3], dtype)[None] for x in (problem.key, problem.value))
@@ -210,11 +204,10 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     summed = None if biases is None or by_label is None else of_biases(by_label, biases)
     if of_mask is not None and problem.mask is not None:
         of_mask = _joined(of_mask).sum_to_size(problem.mask.shape).to(problem.mask.dtype)
-    of_weights = None if d_weights is None else d_weights.mT
     more = learned.gradients(problem.scale)
     of_tables = [more.get("label_keys", of_keys), of_values, None, summed]
     of_maps = [*(more.get(name) for name in _MAPS), *vectors.gradients()]
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, *of_tables, *of_maps, of_mask, of_weights]
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, *of_tables, *of_maps, of_mask]
 
 
 _MAPS = ("value_maps", "score_maps", "score_weights")
@@ -315,7 +308,7 @@ def _kept(problem: Problem) -> Tensor:
     """Which weights the kernels keep: they weigh all keys alike, and each key's value is a direction of its own."""
     (batch, heads, q_len, _), k_len = problem.query.shape, problem.key.shape[2]
     terms = (
-        "by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score", "label_weights",
+        "by_query", "by_key", "label_keys", "label_values", "label_biases", "mask", "causal", "score",
         "vector_queries", "vectors", *_MAPS,
     )  # fmt: skip
     query = problem.query.new_zeros(batch, heads, q_len, 1, dtype=problem.dtype)
@@ -380,7 +373,7 @@ class _Run:
         """Whether there are several batch rows, all with the same labels."""
         parts = self.held.layout.filled.parts
         same = all(
-            not (part.offset_step or part.ids_step or part.list_step or part.per_pair)
+            not (part.offset_step or part.ids_step or part.list_step)
             for part in parts[: self.struct.num_parts]
         )  # fmt: skip
         return self.struct.batch > 1 and not self.struct.graphs and same
@@ -401,10 +394,6 @@ class _Run:
         summed = struct.sliced or any(getattr(self.problem, name) is not None for name in _MAPS)
         struct.shared_runs = int(shared or summed)
         struct.shared_heads = int(mask is not None and mask.shape[1] < struct.heads)
-        if self.problem.weights_gradient:  # all heads add to it
-            struct.shared_heads, struct.shared_runs = 1, int(shared or struct.weights_step == 0)
-            struct.splits = splits_of(struct, 1 if struct.shared_runs else struct.runs, self.held.layout.most_blocks)
-            return struct.splits
         if not (shared or struct.shared_heads or self.problem.mask_gradient):
             struct.splits = splits_of(struct, struct.runs * struct.kv_heads, self.held.layout.most_blocks)
             if summed and struct.kv_heads < 4 * threads and struct.kv_heads % threads:

@@ -208,11 +208,9 @@ template <class T, class E> class Block {
       if (p.vector_sums.data) with_vectors(r, [&](const auto& mine) { mine.add_dots(p.vector_sums, query(r), t); });
       drop(p, row(r), t);
       add_incoming(r, t, p.mass);
-      if (p.d_label_weights) weight_slopes_of_incoming(r, s, p.mass);
       softmax_backward(t, s, n, deltas_[r]);
       if (p.d_mask.data) add_to_mask(r, t, n);
       if (slopes_) multiply_rows(t, slopes_ + r * stride_ + at, n);
-      if (p.d_label_weights) weight_slopes_of_score(r, t);
       if (p.d_vector_queries.data)
         with_vectors(r, [&](const auto& mine) {
           mine.sum(t, T(p.scale), p.d_vector_queries, query(r), !first);
@@ -234,8 +232,6 @@ template <class T, class E> class Block {
       }
       drop(p, row(r), s);
       if (p.vector_sums.data) with_vectors(r, [&](const auto& mine) { mine.note(s, T(1), 1); });
-      if (p.d_label_weights && by_label_) weight_slopes(r, s, by_label_ + r * p.turned_label_values.row);
-      else if (p.d_label_weights) weight_slopes_of_incoming(r, s, p.sums);
     }
     T* dq = own_row<T>(p.dq, place_.batch, head_, query(0));
     T* dk = own_row<T>(p.dk, place_.batch, kv_head_, key(0)) + split_ * p.dk_split;
@@ -370,54 +366,12 @@ template <class T, class E> class Block {
   int64_t key(int64_t j) const { return place_.first_key + place_.start + j; }
   const E* rows_of(const Tensor& x) const { return row_of<E>(x, place_.batch, head_, query(0)); }
   const E* keys_of(const Tensor& x) const { return row_of<E>(x, place_.batch, kv_head_, key(0)); }
-  RowLabels<T> labels(int64_t part, int64_t r) const {
-    return {p_.parts[part], place_, first_ + r, spare_, weighted(part, r)};
-  }
+  RowLabels<T> labels(int64_t part, int64_t r) const { return {p_.parts[part], place_, first_ + r, spare_}; }
 
   // Calls f with the pairs of row r that have vectors.
   template <class F> void with_vectors(int64_t r, F f) const {
     const RowLabels<T> mine = labels(0, r);
     f(PairVectors<T>(p_, place_, head_, mine));
-  }
-
-  WeightedRow<T> weighted(int64_t part, int64_t r) const {
-    const Part& mine = p_.parts[part];
-    if (!mine.per_pair) return {};
-    const T* weights = static_cast<const T*>(p_.label_weights) + weights_at(mine, r);
-    return {mine, weights, first_ + r, place_.batch, place_.start, place_.stop - place_.start, p_.k_len};
-  }
-
-  // Where the weights of row r begin, and their gradients.
-  int64_t weights_at(const Part& part, int64_t r) const {
-    return place_.batch * p_.weights_step + (first_ + r) * part.per_pair * p_.k_len + place_.start;
-  }
-
-  // To the gradients of the weights of row r: the numbers s of its pairs times those of their labels.
-  void weight_slopes(int64_t r, const T* s, T* numbers) const {
-    for (int64_t i = 0; i < p_.num_parts; i++)
-      if (p_.parts[i].per_pair) weighted(i, r).slopes(slopes_at(i, r), s, ids_of(numbers, i));
-  }
-
-  void weight_slopes_of_incoming(int64_t r, const T* s, const Tensor& from) {
-    if (!from.data) return;
-    load(table_ + width_, row_of<T>(from, place_.batch, head_, query(r)), T(0));
-    weight_slopes(r, s, table_ + width_);
-  }
-
-  void weight_slopes_of_score(int64_t r, const T* t) {
-    if (const T* from = by_query_of(r)) {
-      load(table_, from, T(0));
-      weight_slopes(r, t, table_);
-    }
-    if (!p_.by_key.data) return;
-    const T* columns = row_of<T>(p_.by_key, place_.batch, head_, 0) + key(0);
-    for (int64_t i = 0; i < p_.num_parts; i++)
-      if (p_.parts[i].per_pair)
-        weighted(i, r).slopes_by_key(slopes_at(i, r), t, columns + p_.parts[i].first_column * p_.by_key.row, p_.by_key.row);
-  }
-
-  T* slopes_at(int64_t part, int64_t r) const {
-    return static_cast<T*>(p_.d_label_weights) + weights_at(p_.parts[part], r);
   }
 
   // The numbers that labels add to the scores of row r; biases that all rows share are there after score().

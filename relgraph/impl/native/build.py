@@ -58,7 +58,6 @@ FUNCTIONS: dict[str, list[Any]] = {
     "relgraph_edges_factors": [ctypes.c_void_p, ctypes.c_void_p],
     "relgraph_edges_room": [ctypes.c_void_p, ctypes.c_int64],
     "relgraph_edges_prepare": [*(ctypes.c_void_p,) * 4, *(ctypes.c_int64,) * 2],
-    "relgraph_edges_number": [ctypes.c_void_p, ctypes.c_int64],
     "relgraph_sort_pairs": [*(ctypes.c_int64,) * 3, *(ctypes.c_void_p,) * 7, ctypes.c_int8, *(ctypes.c_void_p,) * 3],
 }
 """The functions that return a number, and their arguments; if one caught an exception, they raise one."""

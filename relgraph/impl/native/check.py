@@ -39,12 +39,6 @@ def check_tensors(problem: Problem) -> None:
         ("by_query", problem.by_query, (batch, heads, q_len, plan.columns)),
         ("by_key", problem.by_key, (batch, heads, k_len, plan.columns)),
     ]
-    weighted = [part.weighted for part in plan.parts if part.weighted is not None]
-    if len(weighted) != (problem.label_weights is not None):
-        raise ValueError(f"label_weights must be given for one weighted part, got {len(weighted)} such parts")
-    for several, weights in zip(weighted, (problem.label_weights,), strict=False):
-        rows = 1 if weights is not None and weights.shape[0] == 1 else batch
-        shapes.append(("label_weights", weights, (rows, q_len, k_len, several.shape[-1])))
     biases = problem.label_biases
     if biases is not None:
         rows = rows_of_tables(plan)
@@ -54,9 +48,6 @@ def check_tensors(problem: Problem) -> None:
         for name in ("score_maps", "value_maps"):
             if getattr(problem, name) is not None:
                 raise ValueError(f"{name} must be None for a sum of labels, got a tensor")
-    for name in ("value_maps", "score_maps", "score_weights"):
-        if problem.label_weights is not None and getattr(problem, name) is not None:
-            raise ValueError(f"{name} must be None with label_weights, got a tensor")
     tables = ("label_keys", problem.label_keys, size), ("label_values", problem.label_values, value.shape[-1])
     for name, table, width in tables:
         if table is not None:
@@ -170,7 +161,6 @@ def check_plan(plan: LabelPlan, batch: int) -> None:
         if isinstance(part.offset, Tensor):
             _check_offset("q_offset", part.offset, graphs)
         _check_ids(plan, part, batch)
-        check_weighted(plan, part, batch)
         if part.csr is not None:
             _check_pairs(plan, part, part.csr, batch)
 
@@ -216,33 +206,6 @@ def _check_ids(plan: LabelPlan, part: Part, batch: int) -> None:
     if len(sizes) and (int(starts.min()) < 0 or int((starts + sizes).max()) > ids.shape[0]):
         raise ValueError(f"starts must leave room for each graph's ids among {ids.shape[0]}")
     return None
-
-
-def check_weighted(plan: LabelPlan, part: Part, batch: int) -> None:
-    """Check the ids of weighted labels.
-
-    Raises:
-        ValueError: ids that do not fit.
-    """
-    ids = part.weighted
-    if ids is None:
-        return
-    if ids.dtype not in _ID_TYPES:
-        raise ValueError(f"weighted ids must be signed integers, got {ids.dtype}")
-    if part.csr is not None:
-        if not plan.edges_only:
-            raise ValueError("weighted ids must not be of listed pairs beside all others")
-        if ids.dim() != 2 or ids.shape[0] != part.csr.col.shape[0]:
-            raise ValueError(f"weighted ids must have shape [{part.csr.col.shape[0]}, M], got {list(ids.shape)}")
-    elif plan.q_ptr is not None:
-        raise ValueError("weighted ids must not be of packed pairs")
-    elif ids.dim() != 4 or ids.shape[0] not in (1, batch) or ids.shape[1:3] != (plan.q_len, plan.k_len):
-        raise ValueError(
-            f"weighted ids must have shape [1 or {batch}, {plan.q_len}, {plan.k_len}, M], got {list(ids.shape)}"
-        )
-    if ids.numel():
-        low, high = torch.aminmax(ids)
-        _check_range("weighted ids", int(low), int(high), -1, part.num_labels)
 
 
 def _check_pairs(plan: LabelPlan, part: Part, csr: Csr, batch: int) -> None:
@@ -301,9 +264,7 @@ def check_listed(problem: Problem) -> None:
     plan, csr, labels = problem.plan, problem.plan.parts[0].csr, problem.plan.num_labels[0]
     if csr is None or csr.batch not in (1, batch) or len(plan.parts) != 1:
         raise ValueError(f"plan must have one part, which lists the pairs of 1 or {batch} batch rows")
-    vectors, channels, several = problem.vectors, problem.value.shape[-1], plan.parts[0].weighted
-    if (several is None) != (problem.label_weights is None):
-        raise ValueError("label_weights must be given for a weighted part, and only for one")
+    vectors, channels = problem.vectors, problem.value.shape[-1]
     numbers = 0 if vectors is None else vectors.shape[-1]
     shapes = [
         ("query", problem.query, (batch, heads, plan.q_len, size + numbers * problem.vectors_in_score)),
@@ -321,11 +282,6 @@ def check_listed(problem: Problem) -> None:
         if x is not None:
             shapes.append((name, x, (labels, wanted) if x.dim() == 2 else (heads, labels, wanted)))
     shapes += _shapes_of_maps(problem)
-    if several is not None:
-        shapes.append(("label_weights", problem.label_weights, tuple(several.shape)))
-        for name in ("key_gates", "value_gates", "value_maps", "score_maps", "vectors"):
-            if getattr(problem, name) is not None:
-                raise ValueError(f"{name} must be None with label_weights, got a tensor")
     maps = problem.vector_maps
     if maps is not None:
         shapes.append(("vector_maps", maps, (numbers, size) if maps.dim() == 2 else (heads, numbers, size)))

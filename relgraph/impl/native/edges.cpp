@@ -246,14 +246,6 @@ int64_t relgraph_edges_factors(const relgraph::EdgeProblem* p, void* into) {
   return start(*p, relgraph::Pass::factors, into);
 }
 
-// The numbers of the labels of each query, with weighted labels; see EdgePairs. `labels` has their ids.
-int64_t relgraph_edges_number(const relgraph::EdgePairs* pairs, int64_t num_labels) {
-  return relgraph::guarded([=] {
-    relgraph::number_labels(*pairs, num_labels);
-    return 0;
-  });
-}
-
 // Narrower copies of key and label of pairs that are sorted by query. Returns the most pairs of a query, or -1 if
 // a number does not fit its bounds.
 int64_t relgraph_edges_prepare(const relgraph::EdgePairs* pairs, const int64_t* col, const int64_t* ids,

@@ -13,11 +13,6 @@ struct EdgePairs {
   const int64_t* row_ptr;
   const int32_t* col;   // key of each pair
   const int32_t* ids;   // label of each pair, -1 without one
-  int64_t per_pair;     // M, labels of each pair with weights; 0: pairs have one label and no weights
-  // The labels that occur in each query, -1 too, and their numbers. Those of a query begin M times as far as its pairs.
-  const int64_t* present;       // how many labels each query has, [rows]
-  const int32_t* labels;        // [P · M]
-  const int32_t* number;        // the number of each, the first labels of all pairs of a query first, [P · M]
 };
 
 struct EdgeProblem {
@@ -67,9 +62,6 @@ struct EdgeProblem {
   int64_t activation;         // of such a score: 0 leaky relu, 1 tanh, 2 relu, 3 elu, 4 gelu, 5 silu
   Tensor vector_maps;         // maps of the pairs' vectors inside such a score, [heads, edge_size, size], or null
   Tensor d_value_maps, d_score_maps, d_score_weights, d_vector_maps;
-  const void* label_weights;  // of the labels of each pair, in their order, or null
-  void* d_label_weights;      // their gradient, to which heads add; cleared, [lanes of kv_heads or 1, P · M], or null
-  int64_t d_label_weights_step;
 };
 
 }  // namespace relgraph

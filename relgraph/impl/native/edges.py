@@ -4,9 +4,8 @@ The kernels read a table's row for every pair together with its key and value. W
 this costs less than a product with all labels, and no tensor has queries · labels numbers. Only row scores and biases
 use B, with R columns, and label mass is summed by label: the kernels recognise a pair without a label by its id.
 
-Maps of values and of bilinear scores are multiplied once for each label that occurs among the pairs of a query. So are
-rows of tables if labels have weights, as a pair then reads several. No tensor has pairs · D numbers, nor has one for
-additive scores, whose activations are computed again in backward.
+Maps of values and of bilinear scores are multiplied once for each label that occurs among the pairs of a query. No
+tensor has pairs · D numbers, nor has one for additive scores, whose activations are computed again in backward.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from relgraph.impl import op
 from relgraph.impl.eager.primitive import outputs as outputs_in_torch
 from relgraph.impl.listed import added_to_pairs, given_factor, gradient_of_mask
 from relgraph.impl.native import build
-from relgraph.impl.native.check import check_listed, check_plan, check_rows, check_weighted
+from relgraph.impl.native.check import check_listed, check_plan, check_rows
 from relgraph.impl.native.problem import KeepsAlive, as_long
 from relgraph.impl.native.sort import sort_pairs
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
@@ -68,8 +67,6 @@ def attend_listed(call: Call) -> Answer:
         call = replace(call, query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
     edge, ((inside,), (outside,)) = call.edge, split_batched(call.tables)
     wide, terms = _terms(call, inside)
-    if inside.weights is not None:
-        terms["label_weights"] = inside.weights.to(dtype)
     by_query, values = _by_query(call, inside, outside), outside.value
     labeled = call.need_mass or by_query is not None or values is not None
     columns = call.plan.num_labels[0] if labeled else 0
@@ -156,31 +153,6 @@ class _Listed:
         )
         if self.longest < 0:
             check_plan(plan, csr.batch)  # raises an error that names what does not fit
-        self.entries, several = None, plan.parts[0].weighted
-        if several is not None:
-            check_weighted(plan, plan.parts[0], csr.batch)
-            self.entries = _entries(given[0], given[3], several.shape[1])
-            labels = several.flatten().index_select(0, self.entries).to(torch.int32)
-            number, present = torch.empty_like(labels), torch.empty(rows, dtype=torch.int64, device="cpu")
-            self.kept = *self.kept, labels, number, present
-            self.struct.per_pair = several.shape[1]
-            self.struct.present, self.struct.labels, self.struct.number = (
-                x.data_ptr() for x in (present, labels, number)
-            )
-            build.kernels().library.relgraph_edges_number(self.pointer, plan.parts[0].num_labels)
-
-
-def _entries(row_ptr: Tensor, order: Tensor, per_pair: int) -> Tensor:
-    """Where the kernels' labels of pairs with several come from among those given, ``[P · M]``.
-
-    Those of one query follow those of another; they begin with the first label of each of its pairs.
-    """
-    counts, number = row_ptr.diff(), torch.arange(per_pair, device="cpu")
-    first, count = (x.repeat_interleave(counts) for x in (row_ptr[:-1], counts))
-    within = torch.arange(order.shape[0], device="cpu") - first
-    place = (first * per_pair + within)[:, None] + count[:, None] * number
-    given = order[:, None] * per_pair + number
-    return torch.empty_like(given).flatten().index_copy_(0, place.flatten(), given.flatten())
 
 
 class EdgeStructs(KeepsAlive):
@@ -206,8 +178,6 @@ class EdgeStructs(KeepsAlive):
         if problem.vectors is not None:
             self.fill_vectors(problem.vectors, size)
         self.fill_tables()
-        if problem.label_weights is not None and pairs.entries is not None:
-            struct.label_weights = self.address(problem.label_weights.flatten().index_select(0, pairs.entries))
         self.fill_added()
         self.fill_score()
         struct.longest, struct.threads, struct.parallel = pairs.longest, threads, kernels.found.parallel
@@ -301,16 +271,6 @@ class EdgeStructs(KeepsAlive):
             return torch.empty(0, dtype=dtype, device="cpu")
         return torch.empty(*problem.query.shape[:3], problem.columns, dtype=dtype, device="cpu")
 
-    def room_of_weights(self) -> Tensor | None:
-        """Zeros for the gradient of the labels' weights, ``[tasks at once or 1, P · M]``; None if it is not needed."""
-        weights, struct = self.problem.label_weights, self.struct
-        if weights is None or not self.problem.weights_gradient:
-            return None
-        lanes = 1 if struct.threads == 1 else self.num_lanes // struct.heads * struct.kv_heads
-        made = torch.zeros(lanes, weights.numel(), dtype=weights.dtype, device="cpu")
-        struct.d_label_weights, struct.d_label_weights_step = self.address(made), weights.numel() * (lanes > 1)
-        return made
-
     def point_to(self, output: Tensor | None, sums: Tensor | None, mass: Tensor | None) -> None:
         """The outputs of forward, or their gradients."""
         problem, struct = self.problem, self.struct
@@ -375,7 +335,6 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
         d_vectors = torch.empty(problem.vectors.shape, dtype=dtype, device="cpu")
         struct.d_attr = filled.address(d_vectors)
         struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype, device="cpu"))
-    d_weights = filled.room_of_weights()
     d_added = None
     if problem.mask_gradient:
         d_added = torch.empty(filled.num_lanes, pairs.count, dtype=dtype, device="cpu")
@@ -404,10 +363,7 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     if d_vectors is not None:
         d_vectors = torch.empty_like(d_vectors).index_copy_(0, _csr(problem.plan).order, d_vectors)
     d_mask = None if d_added is None else gradient_of_mask(problem, d_added)
-    if d_weights is not None and pairs.entries is not None and problem.label_weights is not None:
-        summed = d_weights[0] if d_weights.shape[0] == 1 else d_weights.sum(0)
-        d_weights = torch.empty_like(summed).index_copy_(0, pairs.entries, summed).view_as(problem.label_weights)
-    return [dq, dk, dv, db, *of_learned, d_vectors, d_mask, d_weights]
+    return [dq, dk, dv, db, *of_learned, d_vectors, d_mask]
 
 
 def _twin(problem: Problem) -> Outputs:

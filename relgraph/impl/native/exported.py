@@ -102,7 +102,6 @@ def refusal(call: Call) -> str | None:
         "sums of labels": len(plan.parts) > 1,
         "packed labels": plan.q_ptr is not None,
         "EdgeLabels": part.csr is not None,
-        "weighted labels": part.weighted is not None or "weights" in tables,
         "labels by function": not isinstance(part.ids, DistanceIds | WrittenIds),
         "query_table": "query" in tables,
         "scores by row": "rows" in tables,

@@ -4,7 +4,6 @@
 
 #include "loops.h"
 #include "problem.h"
-#include "weighted.h"
 
 namespace relgraph {
 
@@ -24,8 +23,8 @@ struct Place {
 // One part's ids of the keys of a row. Keys [0, left) have one id, keys [right, n) another one, those between are read.
 template <class T> class RowLabels {
  public:
-  RowLabels(const Part& part, const Place& place, int64_t row, T* spare, const WeightedRow<T>& weighted = {})
-      : weighted_(weighted), part_(part), spare_(spare), n_(place.stop - place.start) {
+  RowLabels(const Part& part, const Place& place, int64_t row, T* spare)
+      : part_(part), spare_(spare), n_(place.stop - place.start) {
     if (part.lookup_length > 0) {
       const int64_t offset = part.offsets[place.graph * part.offset_step];
       const int64_t at = place.start - row - offset - part.first_distance;  // where the first key is in the lookup
@@ -54,7 +53,7 @@ template <class T> class RowLabels {
 
   // Whether ids follow the distance and no pair is listed. Such a row needs no copy of its numbers by label, and a copy
   // costs time: the processor waits if it reads numbers in other pieces than it has just written.
-  bool is_plain() const { return part_.affine && !part_.row_ptr && !part_.per_pair; }
+  bool is_plain() const { return part_.affine && !part_.row_ptr; }
 
   // Whether no pair is listed, so that keys [0, left) have one id and keys [right, n) one.
   bool uniform(int64_t& left, int64_t& right) const {
@@ -131,7 +130,6 @@ template <class T> class RowLabels {
       if (role(e) == 1) s[key(e)] = spare_[first++] * scale + table[id(e)];
     for (int64_t e = 0; e < count_; e++)
       if (role(e) == 2) s[key(e)] += table[id(e)];
-    weighted_.add(s, table);
   }
 
   // sums[id] += s for every key; `sums` has LANES rows, `width` numbers apart, which count together.
@@ -154,7 +152,6 @@ template <class T> class RowLabels {
     put_listed(s);
     for (int64_t e = 0; e < count_; e++)
       if (role(e) != 0) sums[id(e)] += s[key(e)];
-    weighted_.sum_into(sums, width, s);
   }
 
   // s += columns[id] at every key: a table with a row of all keys for each label.
@@ -170,7 +167,6 @@ template <class T> class RowLabels {
       if (role(e) == 1) s[key(e)] = spare_[first++] + columns[slot(id(e)) * keys + key(e)];
     for (int64_t e = 0; e < count_; e++)
       if (role(e) == 2) s[key(e)] += columns[slot(id(e)) * keys + key(e)];
-    weighted_.add_by_key(s, columns, keys);
   }
 
   // columns[id] += s at every key.
@@ -183,7 +179,6 @@ template <class T> class RowLabels {
     put_listed(s);
     for (int64_t e = 0; e < count_; e++)
       if (role(e) != 0) columns[slot(id(e)) * keys + key(e)] += s[key(e)];
-    weighted_.sum_by_key(columns, keys, s);
   }
 
  private:
@@ -221,7 +216,6 @@ template <class T> class RowLabels {
       if (role(e) == 1) s[key(e)] = spare_[first++];
   }
 
-  WeightedRow<T> weighted_;
   const Part& part_;
   T* spare_;
   int64_t n_, left_ = 0, right_ = 0, left_id_ = 0, right_id_ = 0, bytes_ = 0;

@@ -64,7 +64,6 @@ def _fits(call: Call, given: Given) -> bool:
     tables, inputs = call.tables[0], (call.query, call.key, call.value)
     if (
         len(call.tables) > 1
-        or call.weighted
         or call.plan.by_function
         or tables.batched
         or call.keep is not None

@@ -56,10 +56,6 @@ struct Part {
   const int8_t* role;       // 1 first, 2 further label of the same pair, 0 ignored
   int64_t list_step;        // rows from one batch row to the next, or 0
   int64_t full;             // whether every pair is known to attend
-  int64_t per_pair;         // weighted labels of each pair, or 0
-  const void* several;      // their ids, [batch or 1, q_len, per_pair, k_len]; -1 adds nothing
-  int64_t several_bytes;
-  int64_t several_step;     // numbers from one batch row to the next, or 0
 };
 
 struct Problem {
@@ -148,10 +144,6 @@ struct Problem {
   Tensor d_mask;
   int64_t d_mask_key;   // 1, or 0 for a sum per row
   int64_t d_mask_room;  // numbers from one room to the next; 0 if there is one
-  // The weights of weighted labels, laid out as their ids, and in backward their gradients, which begin as zeros, or null.
-  const void* label_weights;
-  void* d_label_weights;
-  int64_t weights_step;  // numbers from one batch row to the next, or 0
   // A vector for each listed pair of the only part, in their order, [vector_count, vector_size], or null. What meets them
   // in the score of each query and head, [batch, heads, q_len, vector_size], and their sums by weight, of the same shape;
   // each without data if there is none. In backward the latter is its gradient.

@@ -161,10 +161,6 @@ class PlanStructs(KeepsAlive):
             made.row_ptr, made.col, made.listed = map(self.long, (csr.row_ptr, csr.col, csr.ids))
             made.role = self.address(csr.role.contiguous())
             made.list_step = csr.row_ptr.shape[0] // csr.batch if csr.batch > 1 else 0
-        if part.weighted is not None:
-            several = part.weighted.mT.contiguous()
-            made.per_pair, made.several_bytes = several.shape[2], several.element_size()
-            made.several, made.several_step = self.address(several), several[0].numel() if several.shape[0] > 1 else 0
         return made
 
 
@@ -180,7 +176,7 @@ def in_blocks(plan: LabelPlan) -> bool:
 
 def _by_distance_alone(plan: LabelPlan) -> bool:
     one = plan.parts[0]
-    return len(plan.parts) == 1 and isinstance(one.ids, DistanceIds) and one.csr is None and one.weighted is None
+    return len(plan.parts) == 1 and isinstance(one.ids, DistanceIds) and one.csr is None
 
 
 _TERMS = ("by_query", "by_key", "label_keys", "label_values", "label_biases")
@@ -269,10 +265,7 @@ class ProblemStructs(KeepsAlive):
     Attributes:
         struct: the struct.
         layout: the part that it shares with other problems of these labels.
-        weights: those of weighted labels, ``[B or 1, N_q, M, N_k]``.
     """
-
-    weights: Tensor
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -302,10 +295,6 @@ class ProblemStructs(KeepsAlive):
             getattr(struct, name).data = operands[at].data_ptr()  # pyright: ignore[reportOptionalMemberAccess]
         if problem.label_keys is not None and problem.factor_keys is None:
             struct.added_keys = self.turned_table(problem.label_keys, problem.plan)
-        if problem.label_weights is not None:
-            self.weights = weights = problem.label_weights.mT.contiguous()
-            struct.label_weights = self.address(weights)
-            struct.weights_step = weights[0].numel() if weights.shape[0] > 1 else 0
         if problem.vectors is not None:
             vectors = problem.vectors.index_select(0, order_of_vectors(problem.plan))  # each head reads them in order
             struct.vectors = self.address(vectors)

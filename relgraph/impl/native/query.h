@@ -9,7 +9,6 @@
 #include "loops.h"
 #include "present.h"
 #include "summed.h"
-#include "weighted_pairs.h"
 
 namespace relgraph {
 
@@ -29,14 +28,10 @@ inline int64_t part_numbers(const EdgeProblem& p) {
 
 inline int64_t most_size(const EdgeProblem& p) { return std::max(p.size, p.value_size); }
 inline bool has_maps(const EdgeProblem& p) { return p.score_maps.data || p.value_maps.data; }
-inline bool weighs(const EdgeProblem& p) { return p.pairs->per_pair > 0; }
 
-// Whether pairs have rows of their own: mapped vectors, or rows of a table that their weights mix.
-inline bool own_rows(const EdgeProblem& p) {
-  return p.vector_maps.data || (weighs(p) && (p.label_queries.data || (p.score_weights.data && p.label_keys.data)));
-}
+// Room for the mapped vectors of pairs, or for one row of additive scores without them.
 inline int64_t own_numbers(const EdgeProblem& p) {
-  return (own_rows(p) ? p.longest : p.score_weights.data ? 1 : 0) * p.size;
+  return (p.vector_maps.data ? p.longest : p.score_weights.data ? 1 : 0) * p.size;
 }
 
 // The keys and values of one head in a batch row, where they are read, and room for their gradients.
@@ -53,7 +48,6 @@ template <class T, int64_t N> class Query {
   // `room` has room() numbers. `part` takes the sums of gradients, [heads, numbers], or is null.
   Query(const EdgeProblem& p, int64_t batch, const Nodes<T>& nodes, T* room, T* part = nullptr)
       : p_(p), pairs_(*p.pairs), nodes_(nodes), batch_(batch), part_(part), present_(p) {
-    if (!weighs(p)) label_keys_ = p.label_keys, label_queries_ = p.label_queries, label_values_ = p.label_values;
     const auto take = [&](int64_t numbers) {
       T* found = room;
       room += padded(numbers);
@@ -65,11 +59,6 @@ template <class T, int64_t N> class Query {
     ones_ = take(most_size(p));
     std::fill(ones_, ones_ + most_size(p), T(1));
     own_ = take(own_numbers(p));
-    if (weighs(p)) {
-      T* numbers[3];
-      for (T*& row : numbers) row = take(WeightedPairs<T, N>::most(p));
-      weighted_.emplace(p, numbers[0], numbers[1], numbers[2]);
-    }
     if (!has_maps(p)) return;
     present_.start(reinterpret_cast<int32_t*>(take(Present::room(p))));
     const int64_t labels = Present::most(p);
@@ -83,9 +72,8 @@ template <class T, int64_t N> class Query {
   static int64_t padded(int64_t count) { return (count + PADDED - 1) / PADDED * PADDED; }
   static int64_t room(const EdgeProblem& p) {
     const int64_t rows = 5 * padded(p.longest) + 2 * padded(most_size(p)), labels = Present::most(p);
-    const int64_t weighted = weighs(p) ? 3 * padded(WeightedPairs<T, N>::most(p)) : 0;
-    return rows + padded(own_numbers(p)) + weighted +
-           (has_maps(p) ? padded(Present::room(p)) + 3 * padded(labels * most_size(p)) : 0);
+    const int64_t maps = has_maps(p) ? padded(Present::room(p)) + 3 * padded(labels * most_size(p)) : 0;
+    return rows + padded(own_numbers(p)) + maps;
   }
 
   void place(int64_t query) {
@@ -95,7 +83,6 @@ template <class T, int64_t N> class Query {
     count_ = pairs_.row_ptr[row + 1] - first_;
     col_ = pairs_.col + first_;
     ids_ = pairs_.ids + first_;
-    if (weighted_) weighted_->place(row, first_, count_);
     if (score_maps_ || value_maps_) present_.place(ids_, count_);
   }
 
@@ -110,12 +97,8 @@ template <class T, int64_t N> class Query {
       for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
     if (p.sums.data) sum_labels(scores_, row(p.sums, h));
     gated(values(), p.value_gates, h, [&](const auto& values) {
-      sum_rows(scores_, values, value_maps_, label_values_, h, p.value_size, row(p.output, h));
+      sum_rows(scores_, values, value_maps_, p.label_values, h, p.value_size, row(p.output, h));
     });
-    if (weighted_ && p.label_values.data) {
-      weighted_->sum(scores_);
-      weigh<N>(weighted_->sums, of_present(p.label_values, h), weighted_->present, p.value_size, row(p.output, h));
-    }
     if (p.edge_sums.data) sum_vectors(scores_, row(p.edge_sums, h));
   }
 
@@ -136,7 +119,6 @@ template <class T, int64_t N> class Query {
     if (p.score_kind)
       for (int64_t e = 0; e < count_; e++) grads_[e] *= slopes_[e];
     if (p.d_by_query.data) sum_labels(grads_, row(p.d_by_query, h));
-    if (weighted_ && adds_by_label()) weighted_->slopes(grads_, weighted_->scores, kv_lane(h));
     scale_row(grads_, count_, T(p.scale));  // from here on those of products, which the scale multiplies
     if (factors)
       for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
@@ -147,21 +129,14 @@ template <class T, int64_t N> class Query {
       if (p.vector_maps.data) map_gradients(part(h).vector_maps);
     } else {
       gated(keys(), p.key_gates, h,
-            [&](const auto& keys) { sum_rows(grads_, keys, score_maps_, label_keys_, h, p.size, row(p.dq, h)); });
+            [&](const auto& keys) { sum_rows(grads_, keys, score_maps_, p.label_keys, h, p.size, row(p.dq, h)); });
       if (score_maps_) score_maps_->add_gradients(row(p.query, h), part(h).score_maps);
-      if (weighted_ && p.label_keys.data) {
-        weighted_->sum(grads_);
-        weigh<N>(weighted_->sums, of_present(p.label_keys, h), weighted_->present, p.size, row(p.dq, h));
-        spread_present(OneRow<T>{row(p.query, h)}, p.size, part(h).label_keys);
-      }
       gated(OneRow<T>{row(p.query, h)}, p.key_gates, h, [&](const auto& queries) {
         spread_rows(grads_, queries, score_maps_, p.size, nodes_.d_key, nodes_.d_key_row);
       });
     }
-    if (label_queries_.data)
-      spread<N>(grads_, of_labels(label_queries_, h), col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
-    else if (p.label_queries.data)
-      spread<N>(grads_, own(), col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
+    if (p.label_queries.data)
+      spread<N>(grads_, of_labels(p.label_queries, h), col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
     if (p.output.data) {
       const T* grad = row(p.output, h);
       gated(OneRow<T>{grad}, p.value_gates, h, [&](const auto& outputs) {
@@ -173,7 +148,6 @@ template <class T, int64_t N> class Query {
       }
     }
     if (part_) tables(h);
-    if (weighted_) weights_and_rows(h);
   }
 
   // The factor of dropout on the weight of each pair: [lanes, P].
@@ -226,8 +200,6 @@ template <class T, int64_t N> class Query {
   T* noted_of(int64_t h) const { return static_cast<T*>(p_.noted) + 2 * (lane(h) * pairs_.count + first_); }
 
   int64_t lane(int64_t h) const { return pairs_.own ? h : batch_ * p_.heads + h; }
-  // The same for a head of keys and values; one task has all of its heads.
-  int64_t kv_lane(int64_t h) const { return lane(h) * p_.kv_heads / p_.heads; }
 
   Rows<T> keys() const { return {nodes_.key, nodes_.key_row, col_}; }
   Rows<T> values() const { return {nodes_.value, nodes_.value_row, col_}; }
@@ -235,10 +207,6 @@ template <class T, int64_t N> class Query {
     return {static_cast<const T*>(p_.attr) + first_ * p_.attr_stride, p_.attr_stride};
   }
   LabelRows<T> of_labels(const Tensor& x, int64_t h) const { return {row_of<T>(x, 0, h, 0), x.row, ids_, zeros_}; }
-  LabelRows<T> of_present(const Tensor& x, int64_t h) const {
-    return {row_of<T>(x, 0, h, 0), x.row, weighted_->labels, zeros_};
-  }
-  NextRows<T> own() const { return {own_, p_.size}; }
 
   // Calls f with x, or with x times the row of each pair's label if there are gates.
   template <class X, class F> void gated(const X& x, const Tensor& gates, int64_t h, const F& f) const {
@@ -286,16 +254,16 @@ template <class T, int64_t N> class Query {
   template <class F> void additive(F f) const { with_activation(p_.activation, f); }
 
   Summed<T> summed(int64_t h) const {
-    LabelRows<T> labels = of_labels(label_keys_, h);
-    if (!label_keys_.data) labels.data = zeros_, labels.stride = 0;
-    const NextRows<T> own = own_rows(p_) ? this->own() : NextRows<T>{zeros_, 0};
+    LabelRows<T> labels = of_labels(p_.label_keys, h);
+    if (!p_.label_keys.data) labels.data = zeros_, labels.stride = 0;
+    const NextRows<T> own = p_.vector_maps.data ? NextRows<T>{own_, p_.size} : NextRows<T>{zeros_, 0};
     return {row(p_.query, h), row_of<T>(p_.score_weights, 0, h, 0), keys(), labels, own, count_, p_.size};
   }
 
   SummedGradients<T> into_summed(int64_t h) const {
     const Part part = this->part(h);
-    T* labels = label_keys_.data ? part.label_keys : nullptr;
-    const int64_t own_row = own_rows(p_) ? p_.size : 0;  // else nobody reads them
+    T* labels = p_.label_keys.data ? part.label_keys : nullptr;
+    const int64_t own_row = p_.vector_maps.data ? p_.size : 0;  // else nobody reads them
     return {row(p_.dq, h), part.score_weights, nodes_.d_key, labels, own_, nodes_.d_key_row, own_row, col_, ids_};
   }
 
@@ -354,84 +322,15 @@ template <class T, int64_t N> class Query {
       spread<N>(weights, x, ids_, count_, size, sums, size);
     };
     const OneRow<T> query{row(p.query, h)}, output{row(p.output, h)};
-    if (label_keys_.data && !p.score_weights.data) add(grads_, query, p.size, into.label_keys);
-    if (label_queries_.data) add(grads_, keys(), p.size, into.label_queries);
-    if (label_values_.data && p.output.data) add(scores_, output, p.value_size, into.label_values);
+    if (p.label_keys.data && !p.score_weights.data) add(grads_, query, p.size, into.label_keys);
+    if (p.label_queries.data) add(grads_, keys(), p.size, into.label_queries);
+    if (p.label_values.data && p.output.data) add(scores_, output, p.value_size, into.label_values);
     if (p.key_gates.data) add(grads_, Times<OneRow<T>, Rows<T>>{query, keys()}, p.size, into.key_gates);
     if (p.value_gates.data && p.output.data)
       add(scores_, Times<OneRow<T>, Rows<T>>{output, values()}, p.value_size, into.value_gates);
   }
 
-  // Whether labels have numbers that their pairs' scores sum.
-  bool adds_by_label() const { return p_.by_query.data || (p_.label_keys.data && !p_.score_weights.data); }
-
-  // Adds the numbers of weighted labels to the scores, which the scale multiplied.
-  void add_weighted(int64_t h, T* s) {
-    const int64_t labels = weighted_->present;
-    T* numbers = weighted_->scores;
-    if (p_.label_keys.data && !p_.score_weights.data) {
-      dots<N>(row(p_.query, h), of_present(p_.label_keys, h), labels, p_.size, numbers);
-      scale_row(numbers, labels, T(p_.scale));
-    } else std::fill_n(numbers, labels, T(0));
-    if (p_.by_query.data) add_labels(numbers, row(p_.by_query, h), weighted_->labels, labels);
-    weighted_->add(numbers, s);
-  }
-
-  // Adds the gradients of their values and sums to those of the pairs' weights.
-  void add_weighted_values(int64_t h, T* g) {
-    const int64_t labels = weighted_->present;
-    T* numbers = weighted_->values;
-    if (p_.label_values.data && p_.output.data)
-      dots<N>(row(p_.output, h), of_present(p_.label_values, h), labels, p_.value_size, numbers);
-    else std::fill_n(numbers, labels, T(0));
-    if (p_.sums.data) add_labels(numbers, row(p_.sums, h), weighted_->labels, labels);
-    weighted_->add(numbers, g);
-  }
-
-  void add_weighted_mass(int64_t h, T* g) {
-    const int64_t labels = weighted_->present;
-    T* numbers = weighted_->sums;
-    std::fill_n(numbers, labels, T(0));
-    add_labels(numbers, row(p_.mass, h), weighted_->labels, labels);
-    weighted_->add(numbers, g);
-    weighted_->slopes(scores_, numbers, kv_lane(h));
-  }
-
-  // into += the sum of each label times x
-  void spread_present(const OneRow<T>& x, int64_t size, T* into) const {
-    spread<N>(weighted_->sums, x, weighted_->labels, weighted_->present, size, into, size);
-  }
-
-  // The last gradients of weights and tables with weighted labels, from those of products and the dropped weights.
-  void weights_and_rows(int64_t h) {
-    const EdgeProblem& p = p_;
-    const int64_t lane = kv_lane(h);
-    if (p.sums.data || (p.label_values.data && p.output.data)) weighted_->slopes(scores_, weighted_->values, lane);
-    if (p.label_values.data && p.output.data) {
-      weighted_->sum(scores_);
-      spread_present({row(p.output, h)}, p.value_size, part(h).label_values);
-    }
-    if (!own_rows(p)) return;
-    const Tensor& table = p.label_queries.data ? p.label_queries : p.label_keys;
-    if (p.label_queries.data) {
-      std::fill_n(own_, count_ * p.size, T(0));
-      for (int64_t e = 0; e < count_; e++) add_scaled(grads_[e], keys()[e], p.size, own_ + e * p.size);
-    }
-    T* into = p.label_queries.data ? part(h).label_queries : part(h).label_keys;
-    weighted_->unmix(own_, row_of<T>(table, 0, h, 0), table.row, p.size, into, lane);
-  }
-
-  // own[e] = the pair's weights times rows of a table
-  void mix(const Tensor& table, int64_t h) {
-    std::fill_n(own_, count_ * p_.size, T(0));
-    weighted_->mix(row_of<T>(table, 0, h, 0), table.row, p_.size, own_);
-  }
-
   void sum_labels(const T* weights, T* into) {
-    if (weighted_) {
-      weighted_->sum(weights);
-      return weighted_->sums_by_column(into, p_.columns);
-    }
     std::fill(into, into + p_.columns, T(0));
     for (int64_t e = 0; e < count_; e++)
       if (ids_[e] >= 0) into[ids_[e]] += weights[e];
@@ -443,15 +342,12 @@ template <class T, int64_t N> class Query {
     T* s = scores_;
     if (p.score_weights.data) {
       if (p.vector_maps.data) map_vectors(h);
-      else if (own_rows(p)) mix(p.label_keys, h);
       additive([&](auto act) { sum_activations<decltype(act)>(summed(h), s); });
     } else
       gated(keys(), p.key_gates, h,
-            [&](const auto& keys) { dot_rows(row(p.query, h), keys, score_maps_, label_keys_, h, p.size, s); });
+            [&](const auto& keys) { dot_rows(row(p.query, h), keys, score_maps_, p.label_keys, h, p.size, s); });
     if (p.label_queries.data) {
-      if (weighted_) mix(p.label_queries, h);
-      if (weighted_) dots_of_both<N>(keys(), own(), count_, p.size, other_);
-      else dots_of_both<N>(keys(), of_labels(p.label_queries, h), count_, p.size, other_);
+      dots_of_both<N>(keys(), of_labels(p.label_queries, h), count_, p.size, other_);
       add_row(s, other_, count_);
     }
     if (p.edge_query.data) {
@@ -459,9 +355,7 @@ template <class T, int64_t N> class Query {
       add_row(s, other_, count_);
     }
     scale_row(s, count_, T(p.scale));
-    if (weighted_) {
-      if (adds_by_label()) add_weighted(h, s);
-    } else if (p.by_query.data) add_labels(s, row(p.by_query, h), ids_, count_);
+    if (p.by_query.data) add_labels(s, row(p.by_query, h), ids_, count_);
     if (p.score_kind) finish(s, slopes);
     if (p.added) mask(s, per_pair(p.added, p.added_step, h));
   }
@@ -540,20 +434,16 @@ template <class T, int64_t N> class Query {
     if (!p.output.data) std::fill(g, g + count_, T(0));
     else
       gated(values(), p.value_gates, h, [&](const auto& values) {
-        dot_rows(row(p.output, h), values, value_maps_, label_values_, h, p.value_size, g);
+        dot_rows(row(p.output, h), values, value_maps_, p.label_values, h, p.value_size, g);
       });
-    if (weighted_) add_weighted_values(h, g);
-    else if (p.sums.data) add_labels(g, row(p.sums, h), ids_, count_);
+    if (p.sums.data) add_labels(g, row(p.sums, h), ids_, count_);
     if (p.edge_sums.data) {
       dot_vectors(row(p.edge_sums, h), other_);
       add_row(g, other_, count_);
     }
     if (factors)
       for (int64_t e = 0; e < count_; e++) g[e] *= factors[e];
-    if (p.mass.data) {
-      if (weighted_) add_weighted_mass(h, g);
-      else add_labels(g, row(p.mass, h), ids_, count_);
-    }
+    if (p.mass.data) add_labels(g, row(p.mass, h), ids_, count_);
   }
 
   // For the gradients of vectors.
@@ -573,8 +463,6 @@ template <class T, int64_t N> class Query {
   T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_, *ones_, *own_ = nullptr;
   Present present_;
   std::optional<QueryMaps<T, N>> score_maps_, value_maps_;
-  std::optional<WeightedPairs<T, N>> weighted_;
-  Tensor label_keys_{}, label_queries_{}, label_values_{};  // the tables, unless pairs have several labels
 };
 
 }  // namespace relgraph

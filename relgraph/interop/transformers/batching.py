@@ -161,8 +161,8 @@ def batched(several: Sequence[Labels], length: int, side: str = "right") -> Labe
             raise ValueError(f"{LABELS} must be those of one text, as many queries as keys, got {one!r}")
         if one.q_len > length:
             raise ValueError(f"{LABELS} must be those of at most {length} tokens, got {one!r}: cut them as the tokens")
-        if one.num_labels != first.num_labels or one._weighted:
-            raise ValueError(f"{LABELS} must have equal num_labels and no weights, got {first!r} and {one!r}")
+        if one.num_labels != first.num_labels:
+            raise ValueError(f"{LABELS} must have equal num_labels, got {first!r} and {one!r}")
     if isinstance(first, SumLabels):
         parts: list[Any] = [one.parts for one in several]  # pyright: ignore[reportAttributeAccessIssue]
         return SumLabels(*(batched(part, length, side) for part in zip(*parts, strict=True)))
