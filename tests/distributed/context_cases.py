@@ -9,6 +9,7 @@ import torch
 from torch import distributed
 
 import relgraph as rg
+from relgraph.distributed.context import gathered
 from tests.distributed.worlds import caught
 
 N, H, D, R = 16, 4, 8, 5
@@ -99,7 +100,28 @@ def hidden_by_the_lowest_number(mesh):
     return [float((b - rows.shard(a, rank, 2)).abs().max()) for a, b in zip(*found, strict=True)]
 
 
+def without_gradients_of_keys(mesh):
+    """The difference of gradients where the implementation of process 1 finds none for keys and values."""
+    rank, rows, original = mesh.get_local_rank(), rg.distributed.Layout(N, mesh.size()), gathered.answer_to
+    torch.manual_seed(9)
+    x = learned(1, H, N, D)
+    first = N // mesh.size()
+    rg.relation_attention(x, x, x, None)[:, :, :first].sin().sum().backward()
+    own = rows.shard(x.detach(), rank, 2).requires_grad_()
+
+    def of_queries_alone(call, impl):
+        return original(call, impl)._replace(output=call.query.detach() + 0 * call.query)
+
+    gathered.answer_to = of_queries_alone if rank else original
+    with rg.distributed.context_parallel(mesh):
+        z = rg.relation_attention(own, own, own, None)
+        (z.sin() * (rank == 0)).sum().backward()
+    gathered.answer_to = original
+    return [float((own.grad - rows.shard(x.grad, rank, 2)).abs().max())]
+
+
 def all_cases(mesh):
+    yield "tied", caught(lambda: without_gradients_of_keys(mesh))
     yield "wrong table", caught(lambda: wrong_table(mesh))
     yield "lowest", caught(lambda: hidden_by_the_lowest_number(mesh))
     for how in CHECKPOINTS:

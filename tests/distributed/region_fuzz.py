@@ -171,7 +171,7 @@ class Problem:
 
     def forward(self, seed: int) -> dict:
         """The outputs by name."""
-        torch.manual_seed(seed)
+        torch.manual_seed(seed + (self.rank or 0))  # process 0 draws what one process draws
         if self.rank is None or self.drawn.saved is None:
             found = self.attend()
         else:

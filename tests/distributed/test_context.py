@@ -45,3 +45,9 @@ def test_a_row_hidden_by_the_lowest_number_counts_all_keys_alike(two):
     for differences in two["lowest"]:
         assert not isinstance(differences, str), differences
         assert max(differences) < 1e-5
+
+
+def test_backward_exchanges_gradients_though_one_process_has_none(two):
+    for errors in two["tied"]:
+        assert not isinstance(errors, str), errors
+        assert max(errors) < 1e-11
