@@ -357,10 +357,6 @@ class Labels(ABC):
         """Whether parallel edges give a pair more than one label, or attend more than once."""
         return False
 
-    def _several_at(self, row: int) -> Tensor:  # noqa: ARG002
-        """Which pairs of a batch row have several labels, bool ``[N_q, N_k]``."""
-        return torch.zeros(self.q_len, self.k_len, dtype=torch.bool, device=self.device)
-
     def _carries_no_ids(self) -> bool:
         """Whether no pair is known to carry an id; ids that cannot be read here count as carried."""
         return self.num_labels == 0

@@ -199,14 +199,6 @@ class EdgeLabels(Labels):
             return True
         return isinstance(self.default, Labels) and self.default._several
 
-    def _several_at(self, row: int) -> Tensor:
-        key, query = self.edge_index if self.batch is None else self.edge_index[:, self.batch == row]
-        listed = torch.zeros(self.q_len * self.k_len, dtype=torch.int64, device=key.device)
-        listed = listed.index_add(0, query * self.k_len + key, torch.ones_like(key)).view(self.q_len, self.k_len)
-        each_counts = self.default is None or self.duplicates == "sum"
-        below = self.default._several_at(row) if isinstance(self.default, Labels) else torch.zeros_like(listed > 0)
-        return torch.where(listed > 0, (listed > 1) & each_counts, below)
-
     def _carries_no_ids(self) -> bool:
         if self.num_labels == 0:
             return True
