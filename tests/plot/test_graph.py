@@ -125,9 +125,3 @@ def test_the_strongest_arrows_alone_are_drawn():
 def test_faint_arrows_are_left_out():
     weights = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.019, 0.0]])
     assert len(rg.plot.attention_graph(weights, PATH).patches) == 1
-
-
-def test_many_nodes_have_no_names():
-    at = torch.arange(90)
-    ax = rg.plot.attention_graph(torch.eye(90), rg.Graph(torch.stack([at[:-1], at[1:]]), 90))
-    assert not ax.texts and len(nodes(ax).get_offsets()) == 90

@@ -79,20 +79,6 @@ def test_all_five_axes():
     np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), mass.mean((1, 3)).flatten(0, 1))
 
 
-def test_packed_masses_of_a_function_and_of_a_layer():
-    graphs = rg.Graph.batch([rg.Graph.from_parents(torch.tensor(parents)) for parents in ([-1, 0], [-1, 0, 0, 1])])
-    labels = rg.TreeRelation()(graphs)
-    x = torch.randn(6, 2, 4)
-    _, aux = rg.relation_attention_with_aux(x, x, x, labels, need_label_mass=True)
-    layer = rg.RelationAttention(8, 2, num_labels=labels.num_labels)
-    _, mass = layer(x.flatten(1), labels=labels, need_label_mass=True)
-    for got, axes, wanted in ((aux.label_mass, "NHR", aux.label_mass.mean(0)), (mass, "HNR", mass.mean(1))):
-        drawn = np.asarray(rg.plot.label_mass(got, axes=axes).images[0].get_array())
-        assert drawn.shape == (2, labels.num_labels)
-        np.testing.assert_allclose(drawn, wanted.detach(), rtol=1e-5)
-        np.testing.assert_allclose(drawn.sum(1), 1, rtol=1e-5)
-
-
 def test_a_record_names_its_layers():
     labeler = rg.ClippedDistance(1)
     model = rg.RelationEncoder(encoder_layer(8, 2, 16, labeler=labeler), num_layers=2).eval()

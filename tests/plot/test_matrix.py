@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
@@ -141,14 +140,6 @@ def test_tokens_are_thinned_where_they_would_overlap():
     ax = rg.plot.label_matrix(rg.ClippedDistance(1)(200), tokens=tokens)
     shown = [text.get_text() for text in ax.get_xticklabels()]
     assert shown == tokens[:: len(tokens) // (len(shown) - 1)][: len(shown)] and 15 < len(shown) < 60
-
-
-def test_given_axes_are_used():
-    figure, axes = plt.subplots(1, 2)
-    assert rg.plot.label_matrix(rg.ClippedDistance(1)(3), ax=axes[1]) is axes[1]
-    assert plt.get_fignums() == [figure.number] and not axes[0].images
-    new = rg.plot.label_matrix(rg.ClippedDistance(1)(3))
-    assert plt.gcf() is new.figure and new.figure is not figure
 
 
 def test_pairs_beyond_any_picture():

@@ -48,11 +48,6 @@ def test_few_nodes_and_no_edges(count):
     assert (apart(place) + 9 * np.eye(count)).min() > 0.5
 
 
-def test_a_batch_is_laid_out_as_one_graph_of_several_parts():
-    place = graph_layout(rg.Graph.batch([ring(3), ring(3)]))
-    assert apart(place)[:3, :3].max() < apart(place)[:3, 3:].min()
-
-
 def test_the_layout_is_the_same_every_time():
     torch.manual_seed(1)
     first = graph_layout(ring(7))
