@@ -1,27 +1,22 @@
 """``python -m relgraph``: versions, devices, and which implementations work here and why not.
 
-This compares values and gradients of every implementation with ``reference`` in float64 on tiny problems. On a GPU it
-runs the self-check of the fused kernels for each dtype, and shows which implementation ``impl=None`` takes for typical
-calls. The exit status is 1 if a self-check fails or an implementation that should work does not, else 0.
+This compares values and gradients of every implementation with ``reference`` in float64 on tiny problems. The exit
+status is 1 if an implementation that should work does not, else 0.
 
 ``python -m relgraph compile`` compiles the kernels of ``native`` from the sources that are installed, for this very
-processor, and keeps them in the cache. That takes 10 to 20 seconds of a C++ compiler. With ``--exported`` it makes the
-file that exported programs load: docs/howto/deploy.md.
+processor, and keeps them in the cache. That takes 10 to 20 seconds of a C++ compiler.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import platform
-import re
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -29,9 +24,8 @@ from torch import Tensor
 
 import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.native import build, compiler, exported
+from relgraph.impl.native import build, compiler
 from relgraph.impl.native.compiler import UnavailableError
-from relgraph.impl.triton import limits, selfcheck
 
 PACKAGES = {
     "torch-geometric": ("torch_geometric", "pyg"),
@@ -44,9 +38,6 @@ PACKAGES = {
 
 TOLERANCE = 1e-4
 """The largest error of float32, for values and gradients of about 1."""
-
-SIZES = (64, 128)
-"""The head sizes whose kernels are checked: those of most models. A call with heads of another size checks its own."""
 
 TESTED = {("2.13", "3.11"), ("2.15", "3.12"), ("2.15", "3.13")}
 """The versions of torch and Python that the tests passed with: the pinned ones in each run of CI, others by hand."""
@@ -74,73 +65,33 @@ class Tried(NamedTuple):
         return f"{self.impl:<12}{self.device:<8}{state}{f': {self.why}' if self.why else ''}"
 
 
-class Checked(NamedTuple):
-    """The outcome of the self-check of the fused kernels on one GPU, or why it did not run."""
-
-    device: str
-    why: str | None
-    dtype: str | None = None
-    pairs: str | None = None
-    size: int | None = None
-    passed: bool | None = None
-    worst: float | None = None
-    allowed: float | None = None
-    seconds: float | None = None
-    trace: str | None = None
-
-    def __str__(self) -> str:
-        if self.passed is None:
-            return f"{'self-check':<18}{self.device:<8}not made: {self.why}"
-        state = "passes" if self.passed else "FAILS"
-        figures = f"largest error {self.worst:.1e}, allowed {self.allowed:g}, {self.seconds:.1f} s"
-        asked = f"{self.device:<8}{self.dtype:<10}{self.pairs:<14}{self.size:<5}"
-        return f"{'self-check':<18}{asked}{state} ({figures}){f': {self.why}' if self.why else ''}"
-
-
-class Taken(NamedTuple):
-    """What ``impl=None`` takes for one typical call on a GPU."""
-
-    device: str
-    call: str
-    impl: str
-
-    def __str__(self) -> str:
-        return f"{'impl=None takes':<18}{self.device:<8}{self.impl:<10}{self.call}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m relgraph", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("command", nargs="?", choices=["compile"], help="compile the CPU kernels, instead of a report")
-    parser.add_argument("--exported", action="store_true", help="compile the file for exported programs")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(arguments)
-    if options.exported and options.command != "compile":
-        parser.error("--exported belongs to compile")
     if options.command == "compile":
-        return compile_exported_file() if options.exported else compile_kernels()
+        return compile_kernels()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # failures go into the report
-        checked = [one for gpu in gpus() for one in check_kernels(gpu)]
-        taken = [one for gpu in gpus() for one in typical_calls(gpu)]
         devices = ["cpu", *map(str, gpus())]
         tried = [try_one(impl, device) for device in devices for impl in IMPLEMENTATIONS]
-    ok = all(one.works or one.refused for one in tried) and not any(one.passed is False for one in checked)
-    report = {"relgraph": rg.__version__, "python": platform.python_version(), "torch": torch.__version__}
-    report |= {"tested": (minor(torch.__version__), minor(platform.python_version())) in TESTED}
-    report |= {"packages": {package: installed(package) for package in PACKAGES}}
-    report |= {"extras": {package: extra for package, (_, extra) in PACKAGES.items()}}
-    cpu = {"machine": platform.machine(), "threads": torch.get_num_threads()}
-    report |= {"devices": {"cpu": cpu, "cuda": cuda_as_json()}, "kernels": kernels_as_json()}
-    parts = {"self_checks": checked, "typical_calls": taken, "implementations": tried}
+    ok = all(one.works or one.refused for one in tried)
+    python = platform.python_version()
+    report = {
+        "relgraph": rg.__version__, "python": python, "torch": torch.__version__,
+        "tested": (minor(torch.__version__), minor(python)) in TESTED,
+        "packages": {package: installed(package) for package in PACKAGES},
+        "devices": {
+            "cpu": {"machine": platform.machine(), "threads": torch.get_num_threads()}, "cuda": cuda_as_json()
+        },
+        "kernels": kernels_as_json(),
+    }  # fmt: skip
     if options.json:
-        report |= {name: [one._asdict() for one in part] for name, part in parts.items()}
-        print(json.dumps(report | {"ok": ok}, indent=2))
+        print(json.dumps(report | {"implementations": [one._asdict() for one in tried], "ok": ok}, indent=2))
     else:
-        lines = as_text(report)
-        for part in parts.values():
-            lines += ["", *map(str, part)] if part else []
-        print("\n".join(lines))
+        print("\n".join([*as_text(report), "", *map(str, tried)]))
     return 0 if ok else 1
 
 
@@ -157,16 +108,6 @@ def compile_kernels() -> int:
     return 0 if works else 1
 
 
-def compile_exported_file() -> int:
-    """Compile the file for exported programs, print where it is or why there is none, and return the exit status."""
-    try:
-        print(f"compiled: {exported.compile_exported()}")
-    except UnavailableError as error:
-        print(f"not compiled: {'; '.join(error.args)}")
-        return 1
-    return 0
-
-
 def minor(version: str) -> str:
     """The first two numbers of a version."""
     return ".".join(version.split(".")[:2])
@@ -175,50 +116,6 @@ def minor(version: str) -> str:
 def gpus() -> list[torch.device]:
     """The GPUs of this machine."""
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-
-
-def check_kernels(gpu: torch.device) -> list[Checked]:
-    """The self-check for every dtype, family of kernels and size in ``SIZES``, or one reason why there is none."""
-    x = torch.zeros(1, 1, 2, 16, device=gpu)
-    refused = rg.which_impl(x, x, x, None, impl="dense").refused.get("triton")  # a call by name checks nothing
-    if refused is not None:
-        return [Checked(str(gpu), refused)]
-    made = []
-    for dtype, listed, size in itertools.product(limits.DTYPES, (False, True), SIZES):
-        name, pairs = str(dtype).removeprefix("torch."), "listed pairs" if listed else "all pairs"
-        try:
-            found = selfcheck.make_sure(selfcheck.Configuration(gpu, dtype, listed, size, limits.uses_tf32(dtype)))
-        except torch.OutOfMemoryError as error:
-            made.append(Checked(str(gpu), f"{name}, {pairs}, {size}: {error}"))
-            continue
-        assert found is not None  # no graph is recorded here
-        figures = found.worst, selfcheck.allowed(dtype), found.seconds, found.trace
-        made.append(Checked(str(gpu), found.why, name, pairs, size, found.why is None, *figures))
-    return made
-
-
-def typical_calls(gpu: torch.device) -> list[Taken]:
-    """What ``impl=None`` takes for some calls of 2 × 8 heads of 64 numbers over 256 tokens."""
-    distances = rg.ClippedDistance(16)
-    ring = torch.arange(256)
-    edges = rg.EdgeLabels(torch.stack([ring, ring.roll(1)]), ring % 3, 3, q_len=256)
-    calls: dict[str, tuple[rg.Labels, int, torch.dtype, dict[str, Any]]] = {
-        "distances, bfloat16": (distances(256), 256, torch.bfloat16, {}),
-        "distances, float32": (distances(256), 256, torch.float32, {}),
-        "distances, float64": (distances(256), 256, torch.float64, {}),
-        "distances, bfloat16, need_weights": (distances(256), 256, torch.bfloat16, {"need_weights": True}),
-        "distances, bfloat16, one query row": (distances(1, 256), 1, torch.bfloat16, {}),
-        "edges only, bfloat16": (edges, 256, torch.bfloat16, {}),
-    }
-    taken = []
-    for name, (labels, q_len, dtype, options) in calls.items():
-        query, key = (torch.zeros(2, 8, length, 64, device=gpu, dtype=dtype) for length in (q_len, 256))
-        try:
-            impl = rg.which_impl(query, key, key, labels.to(gpu), **options).impl
-        except torch.OutOfMemoryError:
-            impl = "no room"
-        taken.append(Taken(str(gpu), name, impl))
-    return taken
 
 
 def installed(package: str) -> str | None:
@@ -291,13 +188,13 @@ def as_text(report: dict[str, Any]) -> list[str]:
     lines = [f"{name:<18}{report[name]}" for name in ("relgraph", "python", "torch")]
     pairs = ", ".join(f"torch {torch} with Python {python}" for torch, python in sorted(TESTED))
     lines.append(f"{'':<18}{'tested together' if report['tested'] else 'not tested together; tested: ' + pairs}")
-    for package, extra in report["extras"].items():
-        advice = f"not installed: pip install {package} (extra {extra})"
-        lines.append(f"{package:<18}{report['packages'][package] or advice}")
+    for package, found in report["packages"].items():
+        advice = f"not installed: pip install {package} (extra {PACKAGES[package][1]})"
+        lines.append(f"{package:<18}{found or advice}")
     (cpu, cuda), kernels = report["devices"].values(), report["kernels"]
     lines += ["", f"{'cpu':<18}{cpu['machine']}, {cpu['threads']} threads"]
     if cuda["devices"]:
-        lines.append(f"{'cuda':<18}{cuda['version']}, driver {cuda['driver'] or 'unknown'}")
+        lines.append(f"{'cuda':<18}{cuda['version']}")
     else:
         lines.append(f"{'cuda':<18}{'no device' if cuda['version'] else 'torch is built without it'}")
     for one in cuda["devices"]:
@@ -318,20 +215,13 @@ def kernels_as_json() -> dict[str, Any]:
 
 
 def cuda_as_json() -> dict[str, Any]:
-    """What torch was built for, the driver, and all GPUs with their memory in GiB."""
+    """What torch was built for, and all GPUs with their memory in GiB."""
     devices = []
     for gpu in gpus():
         found = torch.cuda.get_device_properties(gpu)
         capability, memory = f"{found.major}.{found.minor}", found.total_memory / 2**30
         devices.append({"device": str(gpu), "name": found.name, "capability": capability, "memory": memory})
-    return {"version": torch.version.cuda or torch.version.hip, "driver": driver(), "devices": devices}
-
-
-def driver() -> str | None:
-    """The version of NVIDIA's driver, as Linux reports it."""
-    path = Path("/proc/driver/nvidia/version")
-    found = re.search(r"\d+\.\d+(\.\d+)*", path.read_text(encoding="utf-8")) if path.is_file() else None
-    return None if found is None else found[0]
+    return {"version": torch.version.cuda or torch.version.hip, "devices": devices}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -18,7 +17,6 @@ SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example):$")
 ENTRY = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)")
 SHAPE = re.compile(r"``\[[^()\]]*\]``|\bscalars?\b")
 TENSOR = re.compile(r"(torch\.)?Tensor( \| None)?$")
-RAISE = re.compile(r"^\s+raise [A-Z]", re.MULTILINE)
 MARKUP = re.compile(r":\w+:`[^`]*`|``[^`]*``")
 TAKEN_OVER = re.compile(r"further arguments as in :\w+:`~relgraph\.([\w.]+)`")
 HOOKS = ("extra_repr", "load_state_dict", "reset_parameters")  # torch's, documented there
@@ -72,26 +70,6 @@ def own_doc(cls: type, name: str) -> str | None:
         vars(base)[name] for base in cls.__mro__ if base.__module__.startswith("relgraph") and name in vars(base)
     ]
     return next((member.__doc__ for member in members if member.__doc__), None)
-
-
-@cache
-def can_raise(thing: Callable) -> bool:
-    """Return whether a function of this package, or one that it calls by name, has a ``raise``."""
-    thing = inspect.unwrap(thing)
-    if not str(thing.__module__).startswith("relgraph"):
-        return False
-    if inspect.isclass(thing):
-        made_by = (inspect.getattr_static(thing, name, None) for name in ("__new__", "__init__", "__post_init__"))
-        return any(can_raise(function) for function in made_by if inspect.isfunction(function))
-    code = getattr(thing, "__code__", None)
-    if code is None or not code.co_filename.endswith(".py"):  # what a dataclass makes has no source
-        return False
-    if RAISE.search(inspect.getsource(thing)):
-        return True
-    named = [thing.__globals__[name] for name in code.co_names if name in thing.__globals__]
-    for module in [value for value in named if inspect.ismodule(value) and value.__name__.startswith("relgraph.")]:
-        named += [vars(module)[name] for name in code.co_names if name in vars(module)]
-    return any(can_raise(f) for f in named if (inspect.isfunction(f) or inspect.isclass(f)) and f is not thing)
 
 
 def is_exception(name: str) -> bool:
@@ -149,8 +127,6 @@ def faults_of_call(function: Callable, doc: str) -> Iterator[str]:
         yield "Returns gives no shape for the tensor: ``[N, D]``, or the word scalar"
     if hides_words(told.get("Returns", "")):
         yield "Returns has a colon in its first line, and Sphinx takes what stands before it for a type"
-    if can_raise(function) and not told.get("Raises"):
-        yield "Raises is missing, though its code can raise"
     for name in entries(told.get("Raises", "")):
         if not is_exception(name):
             yield f"Raises names {name!r}, which is no exception"

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-import relgraph as rg
-from tests.docstrings import can_raise, exports, faults, faults_of_member, hides_words, undefined_names
+from tests.docstrings import exports, faults, faults_of_member, hides_words, undefined_names
 
 MODULES = ["relgraph"] + [
     f"relgraph.{name}"
@@ -132,7 +131,6 @@ def bad(query: Tensor, scale: float) -> Tensor:
 def as_if_public(monkeypatch):
     for thing in (bad, Bad):
         monkeypatch.setattr(thing, "__module__", "relgraph")
-    can_raise.cache_clear()
 
 
 def test_faults_of_a_function_are_found(as_if_public):
@@ -160,11 +158,6 @@ def test_faults_of_a_class_are_found(as_if_public):
         "Args documents 'size', which the signature does not have",
         "Returns is missing, for int",
     ]
-
-
-def test_what_can_raise_is_seen_through_calls():
-    assert can_raise(rg.ClippedDistance) and can_raise(rg.labelers.graphormer) and can_raise(rg.Graph.of_type)
-    assert not can_raise(rg.functional.AttentionAux) and not can_raise(rg.Graph.borders)
 
 
 def test_names_that_examples_leave_undefined_are_found():

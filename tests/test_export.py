@@ -12,9 +12,6 @@ from torch import nn
 from torch.export import Dim, export
 
 import relgraph as rg
-from relgraph.impl.native.compiler import UnavailableError
-from relgraph.impl.native.exported import compile_exported
-from tests import in_cpp
 
 pytest.importorskip("torch_geometric", reason="RelationConv needs torch_geometric")
 
@@ -26,10 +23,10 @@ LABELS = 5
 class Every(nn.Module):
     """A layer of each kind of labels, by distance, with ids that the caller writes out, and over edges; a graph layer."""
 
-    def __init__(self, impl=None):
+    def __init__(self):
         super().__init__()
-        self.first = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3), impl=impl)
-        self.second = rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS, impl=impl)
+        self.first = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(3))
+        self.second = rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS)
         self.third = rg.RelationEncoderLayer(16, 4, 32, num_labels=LABELS)
         self.conv = rg.pyg.RelationConv(16, 4, heads=4, num_relations=LABELS)
 
@@ -49,15 +46,15 @@ DYNAMIC = ({0: BATCH, 1: NODES}, {0: BATCH, 1: NODES, 2: NODES}, {1: EDGES}, {0:
 
 @functools.cache
 @torch.no_grad()
-def exported(impl=None):
+def exported():
     """The model and its program, made once for all targets."""
     torch.manual_seed(0)
-    model = Every(impl).eval()
+    model = Every().eval()
     return model, export(model, inputs(*SIZES[0]), dynamic_shapes=DYNAMIC)
 
 
-def check(run, impl=None):
-    model, _ = exported(impl)
+def check(run):
+    model, _ = exported()
     for size in SIZES:
         given = inputs(*size)
         torch.testing.assert_close(run(*given), model(*given), atol=1e-5, rtol=1e-5)
@@ -87,22 +84,10 @@ def test_a_loaded_program_needs_no_relgraph(tmp_path):
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("impl", [None, "native"])
 @torch.no_grad()
-def test_aot_inductor(impl, tmp_path):
-    """In Python, and in a program in C++, which has no relgraph; kernels come from their file."""
-    file = ""
-    if impl == "native":
-        try:
-            file = str(compile_exported())
-        except UnavailableError as error:
-            pytest.skip(f"the file for exported programs is not compiled: {error}")
-        torch.ops.load_library(file)
-    program = exported(impl)[1]
-    assert ours(program) == ({"relgraph.attention_native.default"} if impl else set())
-    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
-    check(torch._inductor.aoti_load_package(package), impl)
-    check(lambda *given: in_cpp.run(package, given, tmp_path, file=file), impl)
+def test_aot_inductor(tmp_path):
+    package = torch._inductor.aoti_compile_and_package(exported()[1], package_path=str(tmp_path / "model.pt2"))
+    check(torch._inductor.aoti_load_package(package))
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """What leaves the repository against the same in it: exported programs, weights of 8 bits, libraries of wheels.
 
     python -m docs.benchmarks.shipped onnx      # an encoder in onnxruntime, dense and native in Python
-    python -m docs.benchmarks.shipped packages  # packages of AOTInductor: compiled kernels, and dense
     python -m docs.benchmarks.shipped bits      # torchao's weights of 8 bits: time, and what they change
     python -m docs.benchmarks.shipped libraries --files FOLDER/*.so # kernels of wheels, and those of this processor
 
@@ -22,36 +21,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, export
+from torch.export import export
 
 import relgraph as rg
 from docs.benchmarks.about import command
 from docs.benchmarks.attention import leaves, ways
-from docs.benchmarks.measure import Rows, in_turn, peak_mib, ratio
+from docs.benchmarks.measure import Rows, in_turn, ratio
 from docs.benchmarks.patched import _deberta
-from relgraph.impl.native import build, exported, found
+from relgraph.impl.native import build, found
 
 WIDTH, HEADS, LABELS = 256, 8, 33
 
 
 class Encoder(nn.Module):
-    """Layers with labels by distance, or with ids that the caller writes out."""
+    """Layers with labels by distance."""
 
-    def __init__(self, kind: str, impl: str | None, layers: int = 2) -> None:
+    def __init__(self, impl: str | None, layers: int = 2) -> None:
         super().__init__()
         torch.manual_seed(0)
-        labels = {"labeler": rg.ClippedDistance(LABELS // 2)} if kind == "distance" else {"num_labels": LABELS}
-        layer = rg.RelationEncoderLayer(WIDTH, HEADS, 4 * WIDTH, impl=impl, **labels)
+        layer = rg.RelationEncoderLayer(WIDTH, HEADS, 4 * WIDTH, impl=impl, labeler=rg.ClippedDistance(LABELS // 2))
         self.encoder = rg.RelationEncoder(layer, layers).eval()
 
-    def forward(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
-        return self.encoder(x) if ids is None else self.encoder(x, labels=rg.DenseLabels(ids, LABELS))
-
-
-def given(kind: str, length: int, batch: int = 1) -> tuple[Tensor, ...]:
-    """The inputs of an encoder."""
-    x = torch.randn(batch, length, WIDTH)
-    return (x,) if kind == "distance" else (x, torch.randint(LABELS, (batch, length, length)))
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encoder(x)
 
 
 def compared(work: str, calls: dict[str, Callable[[], Any]], rounds: int) -> Rows:
@@ -73,12 +65,12 @@ def onnx(arguments: argparse.Namespace) -> Rows:
     """An encoder of two layers in onnxruntime, and by dense and native in Python."""
     import onnxruntime
 
-    models = {impl: Encoder("distance", impl) for impl in ("dense", "native")}
+    models = {impl: Encoder(impl) for impl in ("dense", "native")}
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = arguments.threads
     found = []
     for length in arguments.lengths or [512]:
-        (x,) = given("distance", length)
+        x = torch.randn(1, length, WIDTH)
         with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
             torch.onnx.export(export(models["dense"], (x,)), dynamo=True, verbose=False).save(file.name)
             session = onnxruntime.InferenceSession(file.name, options)
@@ -88,29 +80,6 @@ def onnx(arguments: argparse.Namespace) -> Rows:
         calls["onnxruntime"] = partial(session.run, None, feed)
         found += compared(f"{length} tokens", calls, arguments.rounds)
     return found
-
-
-@torch.no_grad()
-def packages(arguments: argparse.Namespace) -> Rows:
-    """Packages of an encoder of two layers; and the MiB that a call adds to the process."""
-    torch.ops.load_library(str(exported.compile_exported()))
-    length, rows = Dim("length", min=2, max=2**15), []
-    sizes = {"distance": ({1: length},), "ids": ({1: length}, {1: length, 2: length})}
-    with tempfile.TemporaryDirectory() as folder:
-        for kind in arguments.kinds:
-            loaded = {}
-            for impl in ("dense", "native"):
-                program = export(Encoder(kind, impl), given(kind, 9), dynamic_shapes=sizes[kind])
-                path = torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/{kind}-{impl}.pt2")
-                loaded[impl] = torch._inductor.aoti_load_package(path)
-            for tokens in arguments.lengths or [128, 512, 2048]:
-                inputs = given(kind, tokens)
-                calls = {impl: partial(run, *inputs) for impl, run in loaded.items()}
-                torch.testing.assert_close(calls["native"](), calls["dense"](), atol=1e-4, rtol=0)
-                added = {impl: round(peak_mib(call)) for impl, call in calls.items()}
-                found = compared(f"{kind}, {tokens} tokens", calls, arguments.rounds)
-                rows += [{**row, "MiB": added[str(row["way"])]} for row in found]
-    return rows
 
 
 @torch.no_grad()
@@ -128,11 +97,11 @@ def bits(arguments: argparse.Namespace) -> Rows:
         return model
 
     def encoder() -> nn.Module:
-        return Encoder("distance", None, 4)
+        return Encoder(None, 4)
 
-    inputs = given("distance", 128, 4)
+    inputs = torch.randn(4, 128, WIDTH)
     for name, make, call in (
-        ("encoder", encoder, lambda model: model(*inputs)),
+        ("encoder", encoder, lambda model: model(inputs)),
         ("patched DeBERTa", deberta, lambda model: model(**tokens).last_hidden_state),
     ):
         models: dict[str, Any] = {"float32": make()}
@@ -172,9 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--lengths", type=int, nargs="+", help="numbers of tokens; bits has its own")
-    parser.add_argument("--kinds", nargs="+", choices=["distance", "ids"], default=["distance", "ids"], help="packages")
     parser.add_argument("--files", type=Path, nargs="+", default=[], help="libraries: the files")
-    command(parser, {"onnx": onnx, "packages": packages, "bits": bits, "libraries": libraries}, arguments)
+    command(parser, {"onnx": onnx, "bits": bits, "libraries": libraries}, arguments)
 
 
 if __name__ == "__main__":

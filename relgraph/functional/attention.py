@@ -99,7 +99,6 @@ def relation_attention(
         z ``[B, H, N_q, D_v]``, in the dtype of ``query`` (or autocast's); packed ``[T_q, H, D_v]``.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as labels that are a list.
         ValueError: shapes, dtypes or devices that do not fit each other; tables that disagree with the labels on R, or
             tables without labels; ids out of range; ``is_causal`` between unequal lengths without an offset, or an
             offset that differs from the labels'; an unknown ``impl``.
@@ -154,7 +153,6 @@ def relation_attention_with_aux(  # noqa: D417
         :class:`~relgraph.functional.AttentionAux`.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: as :func:`~relgraph.relation_attention`; or ``need_label_mass`` without labels.
         NotImplementedError: as :func:`~relgraph.relation_attention`; or ``need_weights`` with an ``impl`` that never
             has all weights in memory.

@@ -75,8 +75,6 @@ def which_impl(  # noqa: D417
         :class:`~relgraph.functional.ImplChoice`: ``impl``, ``reason``, ``refused`` and ``notes``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: as the call.
         NotImplementedError: as the call.
 
     Example:

@@ -67,8 +67,6 @@ def edge_attention(  # noqa: D417
         ``labels.edge_index``.
 
     Raises:
-        ValueError: labels with a default or a batch axis; shapes, dtypes or devices that do not fit; ``edge_attr``
-            without a map or a map without ``edge_attr``; an unknown ``impl``.
         NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support; ``torch.func`` transforms
             and forward-mode derivatives.
 

@@ -31,11 +31,6 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
         ``(output, lse)`` of the union, ``[..., N_q, D]`` and ``[..., N_q]``; zeros and -inf on a row that saw no key;
         NaN and NaN (+inf) on a row with an lse of NaN (+inf).
 
-    Raises:
-        TypeError: outputs or lses that are not lists or tuples of tensors.
-        ValueError: no set, unequal numbers of outputs and lses, shapes or devices that do not fit, or tensors that are
-            not floating.
-
     Example:
         >>> q, k, v = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
         >>> halves = [

@@ -16,7 +16,7 @@ from relgraph.impl import budget
 from relgraph.impl.chunked.attend import attend as attend_chunked
 from relgraph.impl.eager import dense, reference, rows
 from relgraph.impl.eager.edges import attend as attend_edges
-from relgraph.impl.native import build, exported
+from relgraph.impl.native import build
 from relgraph.impl.native.attend import attend as attend_native
 from relgraph.impl.triton import limits, selfcheck
 from relgraph.impl.triton.attend import attend as attend_triton
@@ -134,13 +134,8 @@ def refusal(call: Call, impl: str) -> str | None:
         return f"impl={impl!r} has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
     if impl == "edges" and not call.plan.edges_only:
         return "impl='edges' attends only over listed pairs and needs EdgeLabels with default=None; use impl='chunked'"
-    if impl == "triton":
-        reason = _triton_refusal(call)
-        if reason is not None:
-            return f"impl='triton' {reason}"
-    native = exported.refusal if exported.taken() else _native
-    reason = native(call) if impl == "native" else None
-    return None if reason is None else f"impl='native' {reason}"
+    reason = _triton_refusal(call) if impl == "triton" else _native(call) if impl == "native" else None
+    return None if reason is None else f"impl={impl!r} {reason}"
 
 
 def _draws_of_larger(call: Call) -> bool:
@@ -287,10 +282,6 @@ def choose(call: Call, impl: str | None) -> str:
     Args:
         call: the checked call.
         impl: the name that the user gave, or None.
-
-    Raises:
-        ValueError: an unknown name.
-        NotImplementedError: the one asked for cannot do this call, or torch.func is at work.
     """
     if impl is not None:
         check.choice("impl", impl, tuple(IMPLEMENTATIONS))

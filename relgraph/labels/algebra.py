@@ -26,7 +26,6 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
         written out stay so.
 
     Raises:
-        TypeError: an argument that is not Labels, or a sum.
         ValueError: labels of different pairs or with different offsets, or 2^31 ids together.
         NotImplementedError: parallel edges that each count, with labels other than distances.
 
@@ -54,7 +53,6 @@ def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
         :class:`~relgraph.SumLabels`, with one ``num_labels`` and one set of ids per part.
 
     Raises:
-        TypeError: an argument that is not Labels.
         ValueError: labels of different pairs, or edges-only labels with parallel edges.
 
     Example:
@@ -85,7 +83,6 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
         become edges with the distances as default.
 
     Raises:
-        TypeError: an argument that is not Labels, or a sum.
         ValueError: labels of different pairs or with different offsets, or 2^31 ids together.
         NotImplementedError: parallel edges; or an edge without a label that does not attend in ``second``, while the
             default does.
@@ -113,7 +110,6 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
         distances.
 
     Raises:
-        ValueError: labels of different pairs or with different offsets.
         NotImplementedError: parallel edges that each count, in a mask or restricted by labels other than distances.
 
     Example:

@@ -151,10 +151,6 @@ class Labels(ABC):
         Returns:
             Labels of the same kind and with the same distances.
 
-        Raises:
-            TypeError: a bound that is not an int.
-            ValueError: bounds outside ``0 <= start <= stop <= N_q``.
-
         Example:
             >>> rg.ClippedDistance(1)(4).rows(2, 4).to_dense()[0]
             tensor([[[0, 0, 1, 2],
@@ -175,10 +171,6 @@ class Labels(ABC):
 
         Returns:
             Labels of the same kind and with the same distances, as ``q_offset`` becomes ``q_offset - start``.
-
-        Raises:
-            TypeError: a bound that is not an int.
-            ValueError: bounds outside ``0 <= start <= stop <= N_k``.
 
         Example:
             >>> rg.ClippedDistance(1)(4).cols(2, 4).to_dense()[0]
@@ -231,8 +223,6 @@ class Labels(ABC):
             :class:`~relgraph.labels.LabelCounts`; for a sum, :class:`~relgraph.labels.SumCounts`.
 
         Raises:
-            TypeError: names that are not a sequence of strings.
-            ValueError: names that are not R different ones, or labels on the device ``meta``.
             NotImplementedError: labels of more than 2^24 ids.
 
         Example:
@@ -278,10 +268,6 @@ class Labels(ABC):
         Returns:
             Labels of the same kind with the same dtypes.
 
-        Raises:
-            TypeError: a ``device`` that is not a device, such as a dtype; or ``non_blocking`` that is not a bool.
-            ValueError: a device that torch does not know or cannot use here.
-
         Example:
             >>> rg.ClippedDistance(1)(3).dense().to("cpu").device
             device(type='cpu')
@@ -295,10 +281,6 @@ class Labels(ABC):
 
         Returns:
             Labels of the same kind, with every tensor pinned.
-
-        Raises:
-            ValueError: labels that are not on the CPU.
-            NotImplementedError: torch finds no accelerator.
         """
         if self.device is not None and self.device.type != "cpu":
             raise ValueError(f"labels must be on the CPU to be pinned, got them on {self.device}")

@@ -64,11 +64,6 @@ class BlockLabels(Labels):
         attend: ``[sum of q_g · k_g]``, bool: which pairs attend, by default all pairs of a block.
         lengths: ``(N_q, N_k)``; by default read from the borders. Give it in compiled code.
 
-    Raises:
-        TypeError: an argument of the wrong type.
-        ValueError: a number of ids that does not fit the borders, an id out of range, borders that fall or do not begin
-            at 0, wrong dtypes, or tensors on several devices.
-
     Example:
         >>> labels = rg.BlockLabels(torch.tensor([0, 1, 1, 0, 1]), 2, torch.tensor([0, 2, 3]))
         >>> labels.to_dense()[0]
@@ -124,10 +119,6 @@ class BlockLabels(Labels):
 
         Returns:
             Packed labels of one graph per block; every pair of a block attends.
-
-        Raises:
-            TypeError: an argument of the wrong type.
-            ValueError: no blocks, a block of the wrong rank, dtype or device, or an id out of range.
 
         Example:
             >>> rg.BlockLabels.from_blocks([torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1]])], 2).k_ptr

@@ -58,11 +58,6 @@ class DenseLabels(Labels):
         attend: ``[N_q, N_k]`` or ``[B, N_q, N_k]`` as ``ids``, bool: which pairs attend, by default all. The ids of
             other pairs are ignored.
 
-    Raises:
-        TypeError: an argument of the wrong type.
-        ValueError: ids that are not integers, of the wrong rank, or out of range; ``attend`` of the wrong shape, dtype
-            or device; a negative ``num_labels``.
-
     Example:
         >>> attend = torch.tensor([[True, False], [True, True]])
         >>> labels = rg.DenseLabels(torch.tensor([[0, 1], [-1, 0]]), 2, attend=attend)

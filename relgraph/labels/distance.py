@@ -46,12 +46,6 @@ class DistanceLabels(Labels):
         ptr: ``[G+1]``, integer, borders of a packed batch; distances count within a graph.
         q_ptr: ``[G+1]``, integer, borders of the queries if they differ from those of the keys.
 
-    Raises:
-        TypeError: an argument of the wrong type.
-        ValueError: an empty or too long lookup, ids outside ``[-2, num_labels)``, ``left`` beyond the lookup, a
-            negative length, a ``q_offset`` of floats, beyond ±2³¹ or of the wrong length, or borders that do not fit
-            the lengths.
-
     Example:
         >>> labels = rg.DistanceLabels(3, lookup=range(5), left=2)
         >>> labels.to_dense()[0]

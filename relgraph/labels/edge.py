@@ -46,7 +46,6 @@ class EdgeLabels(Labels):
         batch_size: B, the number of batch rows, including rows without an edge; given with ``batch``.
 
     Raises:
-        TypeError: an argument of the wrong type; a sum is not accepted as ``default``.
         ValueError: ids, edge ends or batch rows out of range, shapes that do not fit, an edge across graphs, an unknown
             ``duplicates``, a default of other pairs or with more labels, ``batch`` together with ``ptr``, or parallel
             edges with a default and ``duplicates="error"``.

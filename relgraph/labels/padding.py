@@ -25,7 +25,6 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
         ``G · length²`` ids, and a sum stays a sum.
 
     Raises:
-        TypeError: ``labels`` that are not Labels, or a ``length`` that is not an int.
         ValueError: labels that are not packed or on the device ``meta``, no graphs, queries with other borders than the
             keys, graphs longer than ``length``, or blocks that would become more than 2^32 ids.
 

@@ -24,7 +24,6 @@ class SumLabels(Labels):
         parts: two or more labels of the same lengths, batch and borders.
 
     Raises:
-        TypeError: a part that is not Labels.
         ValueError: fewer than two parts; parts of different pairs, batch sizes or borders; or edges-only labels with
             parallel edges.
 

@@ -48,7 +48,6 @@ def lower(labels: Labels) -> LabelPlan:
     """The plan of ``labels``, computed once and kept on them until the contents of their tensors change.
 
     Raises:
-        TypeError: a kind of labels without a lowering.
         ValueError: tensors that were changed to what the constructor refuses.
     """
     known = labels._plan

@@ -67,10 +67,6 @@ class Compatibility:
 
         Returns:
             The score.
-
-        Raises:
-            NotImplementedError: there is no weight.
-            TypeError, ValueError: a weight that does not fit.
         """
         raise NotImplementedError
 
@@ -82,10 +78,6 @@ class Compatibility:
 
         Returns:
             The score.
-
-        Raises:
-            NotImplementedError: there is no function.
-            TypeError, ValueError: a function that does not fit.
         """
         raise NotImplementedError
 
@@ -97,10 +89,6 @@ class Compatibility:
 
         Returns:
             The same shape, ``[..., D]``.
-
-        Raises:
-            NotImplementedError: the score is not additive.
-            TypeError, ValueError: the activation gives something else.
         """
         raise NotImplementedError
 
@@ -142,12 +130,7 @@ class ByUser(Compatibility):
 
 
 def applied(function: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tensor:
-    """``function(x)``.
-
-    Raises:
-        TypeError: a result that is not a tensor.
-        ValueError: a result of another shape or dtype, or one that does not depend on ``x``.
-    """
+    """``function(x)``."""
     y = function(x)
     if not isinstance(y, Tensor):
         raise TypeError(f"{name} must give a tensor, got {type(y).__name__}")

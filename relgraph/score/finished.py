@@ -24,10 +24,6 @@ class _OfScores(Compatibility):
 
         Returns:
             The changed scores, ``[...]``.
-
-        Raises:
-            TypeError: scores that are not a tensor.
-            ValueError: scores that are not floating.
         """
         check.floating("scores", scores)
         return self._bend(scores)
@@ -49,10 +45,6 @@ class Softcap(_OfScores):
 
     Source: Bello et al. 2016, "Neural Combinatorial Optimization with Reinforcement Learning" (logit clipping); Gemma
     Team 2024 (Gemma 2) for attention.
-
-    Raises:
-        TypeError: a cap that is not a number.
-        ValueError: a cap that is not positive and finite.
 
     Example:
         >>> x = torch.randn(1, 2, 4, 8)
@@ -96,10 +88,6 @@ class LeakyReLU(_OfScores):
         negative_slope: the slope, finite and at least 0; 0.2 in GAT.
 
     Source: Veličković et al. 2018, "Graph Attention Networks".
-
-    Raises:
-        TypeError: a slope that is not a number.
-        ValueError: a slope that is negative or not finite.
 
     Example:
         >>> x = torch.randn(1, 2, 4, 8)

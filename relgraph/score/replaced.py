@@ -71,10 +71,6 @@ class Additive(nn.Module, Compatibility):
 
     Source: Bahdanau, Cho, Bengio 2015 (tanh); Brody, Alon, Yahav 2022 (GATv2, leaky ReLU).
 
-    Raises:
-        TypeError: a weight that is not a tensor, or an activation that is neither a name nor a function.
-        ValueError: a weight of another shape, or an unknown name.
-
     Example:
         >>> x, score = torch.randn(1, 2, 4, 8), rg.score.Additive.learned(2, 8)
         >>> z = rg.relation_attention(x, x, x, rg.ClippedDistance(1)(4), torch.randn(3, 8), score=score)
@@ -117,10 +113,6 @@ class Additive(nn.Module, Compatibility):
 
         Returns:
             The score.
-
-        Raises:
-            TypeError: sizes that are not ints.
-            ValueError: sizes below 1, or a parameter of more than 2³¹ numbers.
         """
         check.integer("num_heads", num_heads, minimum=1)
         check.integer("head_dim", head_dim, minimum=1)
@@ -170,10 +162,6 @@ class Bilinear(nn.Module, Compatibility):
 
     Source: Hu et al. 2020, "Heterogeneous Graph Transformer" (its W^ATT).
 
-    Raises:
-        TypeError: a weight that is not a tensor.
-        ValueError: a weight of another shape.
-
     Example:
         >>> x, score = torch.randn(1, 2, 4, 8), rg.score.Bilinear.learned(3, 2, 8)
         >>> rg.relation_attention(x, x, x, rg.ClippedDistance(1)(4), score=score).shape
@@ -205,10 +193,6 @@ class Bilinear(nn.Module, Compatibility):
 
         Returns:
             The score.
-
-        Raises:
-            TypeError: sizes that are not ints.
-            ValueError: sizes below 1, or a parameter of more than 2³¹ numbers.
         """
         sizes = {"num_labels": num_labels, "num_heads": num_heads, "head_dim": head_dim}
         for name, size in sizes.items():

@@ -12,8 +12,7 @@ from docs.benchmarks import attention, shipped, small, step
 from relgraph.impl.native import build
 
 graphs = pytest.importorskip("docs.benchmarks.graphs", reason="torch-geometric is not installed")
-SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200", "--kind": "types", "--lengths": "12",
-         "--kinds": "distance"}  # fmt: skip
+SIZES = {"--impl": "dense", "--cache": "40", "--length": "64", "--edges": "200", "--kind": "types", "--lengths": "12"}  # fmt: skip
 KERNELS = pytest.mark.skipif(build.missing() is not None, reason=f"no compiled kernels: {build.missing()}")
 
 
@@ -31,14 +30,12 @@ KERNELS = pytest.mark.skipif(build.missing() is not None, reason=f"no compiled k
     (graphs, "growth", ("--edges",), 4),
     pytest.param(shipped, "libraries", ("--lengths",), 2, marks=KERNELS),
     pytest.param(shipped, "onnx", ("--lengths",), 3, marks=pytest.mark.slow),
-    pytest.param(shipped, "packages", ("--lengths", "--kinds"), 2, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_rows_are_printed_and_kept(module, what, names, ways, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(attention, "WORK", {"float32": ((1, 2, 32),), "bfloat16": ((2, 2, 16),)})
     monkeypatch.setattr(attention, "FUNCTION_LENGTHS", (40,))
     monkeypatch.setattr(attention, "PAIRS", (2, 2, 16, 4))
     monkeypatch.setattr(attention, "fresh_peak", lambda *_: 1.0)
-    monkeypatch.setattr(shipped, "peak_mib", lambda _: 1.0)
     given = [word for name in names for word in (name, SIZES[name])]
     module.main([what, *given, "--rounds", "1", "--json", str(tmp_path / "rows.json")])
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]

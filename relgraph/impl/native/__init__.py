@@ -8,7 +8,6 @@
 - ``structs``: the structs that both languages share; ``problem`` fills them from tensors; ``check`` checks the values.
 - ``build``: loads the library that fits this processor, or says why there is none; ``compiler`` makes one, and
   ``packaging`` calls it when relgraph is installed.
-- ``exported``, ``exported.cc``: the same forward as an operator for exported programs that run without Python.
 - ``found``: functions that the kernels take from torch, products of matrices and threads; ``probe.cpp`` tries them.
 - ``attention.cpp``: how threads share the blocks; ``block.h``: a block of query rows; ``room.h``: its place in memory.
 - ``labels.h``: labels of one row; ``pairs.h``: its masks and dropout; ``dropout.h``: random numbers by position;

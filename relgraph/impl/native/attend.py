@@ -15,7 +15,7 @@ from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.call.call import EdgeVectors
 from relgraph.impl import op
 from relgraph.impl.eager import dense
-from relgraph.impl.native import build, exported
+from relgraph.impl.native import build
 from relgraph.impl.native.check import check_tensors
 from relgraph.impl.native.edges import attend_listed
 from relgraph.impl.native.problem import (
@@ -34,8 +34,6 @@ from relgraph.score import DOT
 
 def attend(call: Call) -> Answer:
     """Attention by kernels; see the module."""
-    if exported.taken():
-        return exported.attend(call)
     if call.plan.edges_only:
         return attend_listed(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels

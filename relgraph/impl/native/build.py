@@ -148,12 +148,7 @@ missing._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAc
 
 
 def kernels() -> Kernels:
-    """The kernels.
-
-    Raises:
-        NotImplementedError: there are none, and why. This can happen to a program that was exported on a machine with
-            kernels.
-    """
+    """The kernels."""
     known = _known or load()
     if isinstance(known, Missing):
         raise NotImplementedError(f"impl='native' has no compiled kernels: {known}; use impl='chunked'")
@@ -189,11 +184,7 @@ def _work_out() -> Kernels | Missing:
 
 
 def _library() -> tuple[ctypes.CDLL, Path]:
-    """The first library that works, and its file.
-
-    Raises:
-        UnavailableError: there is none: why the first does not work, or how to get one.
-    """
+    """The first library that works, and its file."""
     failed: list[UnavailableError] = []
     for path in libraries():
         try:
@@ -218,11 +209,7 @@ def _library() -> tuple[ctypes.CDLL, Path]:
 
 
 def libraries() -> Iterator[Path]:
-    """The files that may serve this processor, best first.
-
-    Raises:
-        UnavailableError: an environment variable cannot be read.
-    """
+    """The files that may serve this processor, best first."""
     own = compiler.native_name("*")
     with suppress(UnavailableError):  # a user without a home has no cache
         yield from sorted(compiler.cache_folder().glob(own))  # none in a folder that is missing

@@ -17,11 +17,7 @@ _ID_TYPES = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_tensors(problem: Problem) -> None:
-    """Check shapes and dtypes of a problem's tensors against each other and the plan.
-
-    Raises:
-        ValueError: one of them does not fit.
-    """
+    """Check shapes and dtypes of a problem's tensors against each other and the plan."""
     batch, heads, q_len, size = problem.query.shape
     key, value, plan = problem.key, problem.value, problem.plan
     kv_heads, k_len = key.shape[1:3]
@@ -141,11 +137,7 @@ def _check_options(problem: Problem) -> None:
 
 
 def check_plan(plan: LabelPlan, batch: int) -> None:
-    """Check everything in a plan that kernels use as an index.
-
-    Raises:
-        ValueError: ids, borders or listed pairs that do not fit.
-    """
+    """Check everything in a plan that kernels use as an index."""
     if (plan.q_ptr is None) != (plan.k_ptr is None):
         raise ValueError("q_ptr and k_ptr must be given together")
     graphs = batch
@@ -239,11 +231,7 @@ def _check_pairs(plan: LabelPlan, part: Part, csr: Csr, batch: int) -> None:
 
 
 def check_rows(plan: LabelPlan, csr: Csr) -> None:
-    """Check how many rows and pairs listed pairs have.
-
-    Raises:
-        ValueError: a tensor of another length.
-    """
+    """Check how many rows and pairs listed pairs have."""
     rows, pairs = csr.batch * plan.q_len, csr.col.shape[0]
     if csr.row_ptr.shape != (rows + 1,):
         raise ValueError(f"row_ptr must have {rows + 1} borders, got shape {list(csr.row_ptr.shape)}")
@@ -255,11 +243,7 @@ def check_rows(plan: LabelPlan, csr: Csr) -> None:
 
 
 def check_listed(problem: Problem) -> None:
-    """Check the shapes of a problem over listed pairs.
-
-    Raises:
-        ValueError: a tensor that does not fit the others or the plan.
-    """
+    """Check the shapes of a problem over listed pairs."""
     (batch, heads, _, _), (_, kv_heads, _, size) = problem.query.shape, problem.key.shape
     plan, csr, labels = problem.plan, problem.plan.parts[0].csr, problem.plan.num_labels[0]
     if csr is None or csr.batch not in (1, batch) or len(plan.parts) != 1:

@@ -26,7 +26,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 HERE = Path(__file__).parent
 BUNDLED = HERE / "libraries"
@@ -50,34 +49,11 @@ class UnavailableError(Exception):
     """The kernels cannot be compiled or loaded: the reason, and what to do about it."""
 
 
-class Library(NamedTuple):
-    """A library that is made of these sources.
-
-    Attributes:
-        kind: how its name begins.
-        sources: the files beyond those of the kernels.
-        flags: the flags beyond those of the kernels.
-        loads: whether it loads without torch, so that it is tried before it is kept.
-    """
-
-    kind: str = "kernels"
-    sources: tuple[Path, ...] = ()
-    flags: tuple[str, ...] = ()
-    loads: bool = True
-
-
-KERNELS = Library()
-
-
-def compile_native(folder: Path | None = None, library: Library = KERNELS) -> Path:
+def compile_native(folder: Path | None = None) -> Path:
     """Compile these sources for this processor, unless that is done already, and return the library's file.
 
     Args:
         folder: where to keep it; by default the folder of libraries that ``RELGRAPH_CACHE`` names.
-        library: which one.
-
-    Raises:
-        UnavailableError: there is no compiler, it makes no library that works, or the library cannot be kept.
     """
     if sys.platform != "linux":
         raise UnavailableError(f"they need Linux, got {sys.platform}")
@@ -86,22 +62,20 @@ def compile_native(folder: Path | None = None, library: Library = KERNELS) -> Pa
         raise UnavailableError("there is no C++ compiler", "install g++ (Debian, Ubuntu: apt install g++) or set CXX")
     try:
         folder = _made(folder or cache_folder())
-        path = folder / native_name(_hash(*compiler, _version(compiler)), library)
+        path = folder / native_name(_hash(*compiler, _version(compiler)))
         if not path.exists():
             with _alone(folder):
                 if not path.exists():  # another process may have made it meanwhile
-                    command = [*compiler, *flags, *library.flags, *map(str, library.sources)]
-                    compile_sources(command, path, runs_here=library.loads)
+                    compile_sources([*compiler, *flags], path)
         return trusted(path)
     except OSError as error:  # a full disk, a folder that another process removes
         raise UnavailableError(f"the library cannot be kept ({error})", f"set {FOLDER} to another folder") from None
 
 
-def native_name(compiler: str, library: Library = KERNELS) -> str:
+def native_name(compiler: str) -> str:
     """The name of a library of these sources for this processor, by the hash of its compiler; ``*`` for any."""
     flags = native_flags()
-    more = (*library.flags, *(path.read_text(encoding="utf-8") for path in library.sources))
-    return f"{library.kind}-{_hash(*flags, *more, _target(flags), source_hash())}-{compiler}.so"
+    return f"kernels-{_hash(*flags, _target(flags), source_hash())}-{compiler}.so"
 
 
 def source_files(*patterns: str) -> list[Path]:
@@ -251,9 +225,6 @@ def compile_sources(command: Sequence[str], path: Path, *, runs_here: bool = Tru
         command: the compiler and its flags.
         path: the library's file.
         runs_here: whether this process can load the library.
-
-    Raises:
-        UnavailableError: the compiler fails or makes no library that works, or the folder cannot be written to.
     """
     began = time.perf_counter()
     _log.info("relgraph compiles its CPU kernels, 10 to 20 seconds of %s ...", command[0])
@@ -293,9 +264,6 @@ def open_library(path: Path, broken: str, advice: str) -> ctypes.CDLL:
         path: its file.
         broken: what to say if it does not load.
         advice: what to advise then.
-
-    Raises:
-        UnavailableError: it does not load, or was made from other sources.
     """
     try:
         if _is_cut_off(path):
