@@ -17,7 +17,6 @@ from matplotlib.ticker import MaxNLocator
 from relgraph.plot._names import AS_IS, longest
 
 Colours = np.ndarray  # [n, 4], floats from 0 to 1
-
 # Okabe and Ito's colours for colour-blind readers, then dark ones of Paul Tol's.
 HEADS = to_rgba_array(["#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#DDCC77", "#332288", "#882255"])
 # None of the blues, yellows and reds that distances have.

@@ -163,6 +163,8 @@ def _one(mass: Any, part: Any) -> Any:
         return mass
     if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < len(mass):
         raise ValueError(f"part must say which of the {len(mass)} parts of the sum is drawn, got {shown(part)}")
+    for index, one in enumerate(mass):
+        check.tensor(f"mass[{index}]", one)
     return mass[part]
 
 
@@ -191,8 +193,8 @@ def _padding(padding: Any, letters: Sequence[str], shape: Sequence[int], what: s
     if padding.dtype != torch.bool:
         raise ValueError(f"padding must have dtype torch.bool, True for padding, got {padding.dtype}")
     if padding.shape != torch.Size(shape):
-        wanted, got = list(shape), list(padding.shape)
-        raise ValueError(f"padding must have shape [B, N] = {wanted} like the queries of {what}, got {got}")
+        wanted = f"[B, N] = {list(shape)} like the queries of {what}"
+        raise ValueError(f"padding must have shape {wanted}, got {list(padding.shape)}")
     return padding
 
 

@@ -68,8 +68,7 @@ def label_matrix(
     assert isinstance(one.num_labels, int)
     if one.q_len == 0 or one.k_len == 0:
         raise ValueError(f"labels must cover at least one pair, got {one!r}")
-    known = naming(names, one.num_labels)
-    codes = codes_of(one, batch)
+    known, codes = naming(names, one.num_labels), codes_of(one, batch)  # [N_q, N_k]
     query_tokens, key_tokens = both_tokens(tokens, one.q_len, one.k_len)
     colours = label_colours(known, np.unique(codes[codes >= 0]).tolist(), ax)
     width, height = _size(one.q_len, one.k_len, colours)
