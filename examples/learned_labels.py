@@ -68,12 +68,6 @@ fetcher = train(DISTANCE, sequences)
 rg.plot.table_norms(fetcher.attention.tables.key)
 
 # %%
-# Directions say more. All other rows have become similar: the cosine of each two is positive. The two useful rows point
-# away from them, and from each other.
-
-rg.plot.table_similarity(fetcher.attention.tables.key)
-
-# %%
 # The mass of a label is the attention that it receives, here by head, as the mean over many queries.
 
 (symbols,), _ = sequences()
@@ -111,4 +105,4 @@ expression = rg.Graph.from_parents(torch.tensor([-1, 0, 0, 2, 2, 4, 4, 6]))
 with torch.no_grad(), rg.record_attention(climber, weights=True) as record:
     climber(torch.arange(len(NODES)), expression)
 (call,) = record["attention"]
-rg.plot.attention_tree(call.weights, expression, query=7, node_names=NODES)
+rg.plot.attention_graph(call.weights, expression, query=7, pos="tree", node_names=NODES)

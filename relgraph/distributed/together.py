@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
-from relgraph.distributed.collectives import all_gather, gather_shards
+from relgraph.distributed.collectives import all_gather
 
 KINDS = (ValueError, TypeError, NotImplementedError)
 """The errors that processes raise together."""
@@ -49,9 +49,9 @@ def raise_together(error: Exception | None, described: Mapping[str, str], device
     all_gather(found, mine, group)
     kinds, digests = found.view(size, 2).T.tolist()
     if len({digest for digest in digests if digest}) > 1:
-        raise _difference(_all_texts(text, device, group)) from error
+        raise _difference(_all_texts(text, group)) from error
     if any(kinds):
-        texts = _all_texts("" if error is None else str(error), device, group)
+        texts = _all_texts("" if error is None else str(error), group)
         rank = next(rank for rank, kind in enumerate(kinds) if kind)
         where = "" if len(set(texts)) == 1 else f"; on process {rank}"
         raise KINDS[kinds[rank] - 1](f"{texts[rank]}{where}") from error
@@ -69,9 +69,8 @@ def _difference(texts: list[str]) -> ValueError:
     raise AssertionError("descriptions with different digests differ")
 
 
-def _all_texts(text: str, device: torch.device, group: Any) -> list[str]:
+def _all_texts(text: str, group: Any) -> list[str]:
     """The texts of all processes."""
-    mine = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
-    length = torch.tensor([mine.shape[0]], device=device)
-    lengths = [int(x) for x in gather_shards(length, [1] * distributed.get_world_size(group), group)]
-    return [bytes(x.tolist()).decode() for x in gather_shards(mine, lengths, group)]
+    found = [""] * distributed.get_world_size(group)
+    distributed.all_gather_object(found, text, group=group)
+    return found

@@ -18,7 +18,6 @@ from relgraph.labels.contents import Contents
 from relgraph.labels.naming import named_by, names_of
 
 if TYPE_CHECKING:
-    from relgraph.labels.costs import Rows
     from relgraph.labels.dense import DenseLabels
     from relgraph.labels.describe import LabelCounts, SumCounts
     from relgraph.labels.pairs import Pairs
@@ -340,10 +339,6 @@ class Labels(ABC):
         """Whether parallel edges give a pair more than one label, or attend more than once."""
         return False
 
-    def _several_at(self, row: int) -> Tensor:  # noqa: ARG002
-        """Which pairs of a batch row have several labels, bool ``[N_q, N_k]``."""
-        return torch.zeros(self.q_len, self.k_len, dtype=torch.bool, device=self.device)
-
     def _carries_no_ids(self) -> bool:
         """Whether no pair is known to carry an id; ids that cannot be read here count as carried."""
         return self.num_labels == 0
@@ -351,12 +346,6 @@ class Labels(ABC):
     def _keeps_order(self) -> bool:
         """Whether no pair is known, without a look at ids, to attend to a key after the query."""
         return False
-
-    def _attends_nowhere(self) -> bool:
-        """Whether borders or lists, without any id, show that no pair attends."""
-        if self.q_ptr is None or self.k_ptr is None:
-            return self.q_len == 0 or self.k_len == 0
-        return not bool((self.q_ptr.diff() * self.k_ptr.diff()).any())
 
     def _outline(self) -> Labels:
         """These labels without listed pairs, for checks that need only lengths and numbers."""
@@ -386,10 +375,6 @@ class Labels(ABC):
 
     def _count(self, batch: int, hidden: Tensor) -> Tensor:
         """How many pairs have each code, ``[2 + R]``, over ``batch`` rows, without those numbered in ``hidden``."""
-        raise NotImplementedError
-
-    def _keys_per_row(self, rows: Rows) -> Tensor:
-        """How many keys each query attends to, ``[N_q]``, of all batch rows together."""
         raise NotImplementedError
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:

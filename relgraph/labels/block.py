@@ -13,7 +13,6 @@ from relgraph.arguments import check
 from relgraph.labels.alike import check_room, check_slice
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels
 from relgraph.labels.borders import check_ptrs, cut_borders, graph_at, graph_of, positions_before
-from relgraph.labels.costs import Rows
 from relgraph.labels.counts import bins, less_hidden
 from relgraph.labels.dense import DenseLabels, all_attend, stored_ids, without_ids
 from relgraph.labels.pairs import Pairs
@@ -203,12 +202,6 @@ class BlockLabels(Labels):
 
     def _count(self, batch: int, hidden: Tensor) -> Tensor:
         return less_hidden(bins(self.ids.to(torch.int64), self), self, batch, hidden)
-
-    def _keys_per_row(self, rows: Rows) -> Tensor:
-        done = torch.cat([self.ids.new_zeros(1, dtype=torch.int64), (self.ids != NOT_ATTENDING).cumsum(0)])
-        assert rows.graph is not None
-        first = self.block_ptr()[rows.graph] + rows.position * rows.keys  # the ids of a row are contiguous
-        return (done[first + rows.seen] - done[first])[0]
 
     def _blocks(self) -> list[Tensor]:
         """The ids of each graph, ``[q_g, k_g]``."""

@@ -12,7 +12,6 @@ from relgraph.arguments import check
 from relgraph.arguments.sharding import check_local
 from relgraph.labels.alike import check_slice
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, smallest_dtype
-from relgraph.labels.costs import Rows
 from relgraph.labels.counts import bins, less_hidden
 from relgraph.labels.pairs import Pairs
 
@@ -129,9 +128,3 @@ class DenseLabels(Labels):
 
     def _count(self, batch: int, hidden: Tensor) -> Tensor:
         return less_hidden(bins(self.ids.flatten().to(torch.int64), self), self, batch, hidden)
-
-    def _keys_per_row(self, rows: Rows) -> Tensor:
-        attend = self.ids != NOT_ATTENDING
-        if rows.seen is not rows.keys:
-            attend &= torch.arange(self.k_len, device=attend.device) < rows.seen[..., None]
-        return attend.sum((0, 2))

@@ -13,7 +13,6 @@ from relgraph.arguments import check
 from relgraph.labels.alike import check_room, check_slice
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels
 from relgraph.labels.borders import check_ptrs, cut_borders, graph_at, graph_of, positions_before
-from relgraph.labels.costs import Rows
 from relgraph.labels.counts import SHIFT, less_hidden, pairs_up_to
 from relgraph.labels.pairs import Pairs
 from relgraph.labels.ragged import distance_at
@@ -198,21 +197,6 @@ class DistanceLabels(Labels):
         else:
             queries, keys = self.q_ptr.diff(), self.k_ptr.diff()
         return torch.stack([x.to(torch.int64).expand(queries.shape[0]) for x in (queries, keys, offset)])
-
-    def _keys_per_row(self, rows: Rows) -> Tensor:
-        """The entries of the lookup that attend, between the distances of a row's first and last key."""
-        attend = torch.tensor(self.lookup, device=rows.keys.device) != NOT_ATTENDING
-        upto = attend.cumsum(0)
-        least, most = -self.left, len(self.lookup) - 1 - self.left
-
-        def count(distance: Tensor) -> Tensor:
-            """How many distances attend, from the lookup's first distance to this; negative before the first."""
-            inside = upto[(distance.clamp(least, most) - least)]
-            before = (distance - least + 1).clamp(max=0) * attend[0] - attend[0].long() * (distance < least)
-            return inside + before + (distance - most).clamp(min=0) * attend[-1]
-
-        first = -rows.position - rows.offsets(self.q_offset)
-        return (count(first + rows.seen - 1) - count(first - 1)).sum(0)
 
     def _describe(self) -> list[str]:
         right = len(self.lookup) - 1 - self.left

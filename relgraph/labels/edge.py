@@ -13,7 +13,6 @@ from relgraph.arguments import check
 from relgraph.labels.alike import check_room, check_slice, common_batch
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, smallest_dtype
 from relgraph.labels.borders import check_ptrs, cut_borders, graph_at, graph_of
-from relgraph.labels.costs import Rows
 from relgraph.labels.counts import SHIFT, bins, pairs_of
 from relgraph.labels.dense import without_ids
 from relgraph.labels.pairs import Pairs, first_of_each, numbers
@@ -199,22 +198,11 @@ class EdgeLabels(Labels):
             return True
         return isinstance(self.default, Labels) and self.default._several
 
-    def _several_at(self, row: int) -> Tensor:
-        key, query = self.edge_index if self.batch is None else self.edge_index[:, self.batch == row]
-        listed = torch.zeros(self.q_len * self.k_len, dtype=torch.int64, device=key.device)
-        listed = listed.index_add(0, query * self.k_len + key, torch.ones_like(key)).view(self.q_len, self.k_len)
-        each_counts = self.default is None or self.duplicates == "sum"
-        below = self.default._several_at(row) if isinstance(self.default, Labels) else torch.zeros_like(listed > 0)
-        return torch.where(listed > 0, (listed > 1) & each_counts, below)
-
     def _carries_no_ids(self) -> bool:
         if self.num_labels == 0:
             return True
         default = self._of_default(lambda labels: labels._carries_no_ids())
         return (default is None or default is True or default == UNLABELED) and without_ids(self.ids)
-
-    def _attends_nowhere(self) -> bool:
-        return super()._attends_nowhere() or (self.default is None and self.ids.shape[0] == 0)
 
     def _of_default(self, change: Callable[[Labels], Any]) -> Any:
         """What ``change`` makes of labels of the other pairs; a default that is an id or None stays."""
@@ -367,19 +355,6 @@ class EdgeLabels(Labels):
             code = NOT_ATTENDING if self.default is None else self.default
             total[code + SHIFT] += pairs_of(self, batch) - covered.shape[0]
         return total
-
-    def _keys_per_row(self, rows: Rows) -> Tensor:
-        batch = self.batch_size
-        pairs, _ = self._pairs(batch)
-        if self.default is None:
-            return torch.bincount(pairs.query[rows.see(pairs)], minlength=self.q_len)
-        if not isinstance(self.default, Labels):
-            return rows.seen.expand(batch, -1).sum(0)
-        others = self.default._keys_per_row(rows) * (batch // max(self.default.batch_size, 1))
-        pairs = Pairs(*(x[first_of_each(numbers(pairs, self))] for x in pairs))
-        pairs = pairs.where(rows.see(pairs))
-        added = pairs.where(self.default._codes_at(pairs) == NOT_ATTENDING)
-        return others.to(self.device) + torch.bincount(added.query, minlength=self.q_len)
 
     def _describe(self) -> list[str]:
         out = [*super()._describe(), f"edges={self.ids.shape[0]}", f"default={self.default!r}"]

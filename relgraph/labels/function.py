@@ -14,7 +14,6 @@ from relgraph.labels.alike import check_room, check_slice, common_batch
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, smallest_dtype
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.borders import cut_borders, graph_of
-from relgraph.labels.costs import Rows
 from relgraph.labels.counts import SHIFT, less_hidden
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
@@ -326,15 +325,6 @@ class FunctionLabels(Labels):
         for _, part in self._pieces():
             counts += part._count(part.batch_size, hidden[:0])
         return less_hidden(counts, self, batch, hidden)
-
-    def _keys_per_row(self, rows: Rows) -> Tensor:
-        found = torch.zeros(self.q_len, dtype=torch.int64, device=self.device)
-        for here, part in self._pieces():
-            mine = Rows(part, is_causal=False)
-            if rows.seen is not rows.keys:
-                mine.seen = rows.seen[:, here]
-            found[here] = part._keys_per_row(mine)
-        return found
 
 
 def join_by_function(rule: JoinRule, a: Labels, b: Labels) -> FunctionLabels:

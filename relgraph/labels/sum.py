@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self, final
 
-import torch
 from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.labels.alike import check_alike, check_labels, check_slice, common_batch
 from relgraph.labels.base import Labels
-from relgraph.labels.costs import Rows
 
 
 @final
@@ -105,11 +103,6 @@ class SumLabels(Labels):
 
     def _padded(self, length: int) -> SumLabels:
         return SumLabels(*(part._padded(length) for part in self.parts))
-
-    def _keys_per_row(self, rows: Rows) -> Tensor:
-        """The fewest of all parts, for a row attends to no more keys than these."""
-        parts = [part._keys_per_row(rows) * (self.batch_size // max(part.batch_size, 1)) for part in self.parts]
-        return torch.stack(parts).amin(0)
 
     def __repr__(self) -> str:
         return f"SumLabels({', '.join(map(repr, self.parts))})"

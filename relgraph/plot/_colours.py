@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex, to_rgba
 from matplotlib.patches import Patch
 
 from relgraph.plot import _style
@@ -18,6 +19,10 @@ from relgraph.plot._names import AS_IS, INVERSE, Naming
 
 FEW = 12
 LEGEND_LINE = 13.0  # points from one entry of a legend to the next
+HALFWAY = 1.5  # the distance whose colour is halfway from that of 0 to the end of the scale
+
+_of_figure: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+"""The colours that names have on a figure."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,13 @@ class LabelColours:
     colours: _style.Colours  # [R, 4]
     swatches: tuple[int, ...]  # ids that a legend names one by one
     scale: tuple[int, ...]  # ids that a colour bar shows, in its order
+    by_name: dict[str, str]  # of the figure
 
-    def explain(self, ax: Axes, more: Sequence[Any] = (), *, show_ids: bool = False) -> None:
+    def explain(self, ax: Axes, more: Sequence[Any] = ()) -> None:
         """A legend next to the Axes with ``more`` entries at its end, and below it a colour bar if there is one."""
+        _of_figure[ax.figure.figure] = self.by_name
         texts = self.naming.texts
-        prefix = {label: f"{label}  " if show_ids and texts[label] != str(label) else "" for label in self.swatches}
-        handles = [Patch(facecolor=self.colours[r], label=f"{prefix[r]}{texts[r]}") for r in self.swatches]
+        handles: list[Any] = [Patch(facecolor=self.colours[label], label=texts[label]) for label in self.swatches]
         handles += list(more)
         height = _style.room(ax)[1]
         columns = 1 + int(len(handles) * LEGEND_LINE > (0.6 if self.scale else 1.15) * height)
@@ -59,32 +65,32 @@ class LabelColours:
         bar.minorticks_off()
 
 
-def label_colours(naming: Naming, present: Iterable[int], *, only_present: bool = False) -> LabelColours:
-    """Colours for labels, only for ``present`` ones if there are many or ``only_present``."""
-    count = len(naming.names)
-    shown = tuple(range(count)) if count <= FEW and not only_present else tuple(sorted(set(present)))
-    colours = np.zeros((count, 4))
+def label_colours(naming: Naming, present: Iterable[int], ax: Any) -> LabelColours:
+    """Colours for the labels that are ``present``; a name keeps the colour that it has on the figure of ``ax``."""
+    by_name = _of_figure.get(ax.figure.figure, {}) if isinstance(ax, Axes) else {}
+    shown, colours = set(present), np.zeros((len(naming.names), 4))
+    rest = tuple(label for label in naming.rest if label in shown)
+    near = tuple(label for label in naming.distances if label in shown)
+    swatches, scale = rest, naming.distances
     if naming.distances:
-        # blue below distance 0, pale yellow at it, red above; both sides share one scale, by rank
+        # blue below distance 0, pale yellow at it, red above; a distance has one colour, however far others are
         rank = np.arange(len(naming.distances)) - naming.centre
-        colours[list(naming.distances)] = colormaps[_style.DISTANCES](0.5 + 0.44 * rank / max(abs(rank).max(), 1))
-        rest = tuple(label for label in naming.rest if label in shown)
-        _apart(colours, naming, rest, _style.BESIDE_DISTANCES)
-        near = tuple(label for label in naming.distances if label in shown)
-        if len(near) + len(rest) <= FEW:
-            return LabelColours(naming, colours, near + rest, ())
-        return LabelColours(naming, colours, rest, naming.distances)
-    if len({naming.base(label) for label in shown}) <= FEW:
-        _apart(colours, naming, shown, _style.PALETTE)
-        return LabelColours(naming, colours, shown, ())
-    colours[list(shown)] = _style.sampled(_style.MANY, len(shown))
-    return LabelColours(naming, colours, (), shown)
-
-
-def _apart(colours: _style.Colours, naming: Naming, shown: Sequence[int], palette: _style.Colours) -> None:
-    """A separate colour for each name; an inverse is a lighter shade of the name that it inverts."""
-    bases = list(dict.fromkeys(naming.base(label) for label in shown))
-    chosen = palette if len(bases) <= len(palette) else _style.sampled(_style.MANY, len(bases))
-    for label in shown:
-        colour = chosen[bases.index(naming.base(label))]
+        colours[list(naming.distances)] = colormaps[_style.DISTANCES](0.5 + 0.47 * rank / (abs(rank) + HALFWAY))
+        if len(shown) <= FEW:
+            swatches, scale = near + rest, ()
+    bases = list(dict.fromkeys(naming.base(label) for label in rest))
+    if len(bases) > FEW:
+        if not naming.distances:
+            swatches, scale = (), rest
+        for label, colour in zip(rest, _style.sampled(_style.MANY, len(rest)), strict=True):
+            colours[label] = to_rgba(by_name.setdefault(naming.names[label], to_hex(colour)))
+        return LabelColours(naming, colours, swatches, scale, by_name)
+    new = [base for base in bases if base not in by_name]
+    free = [colour for colour in _style.LABELS if colour not in by_name.values()]
+    if len(free) < len(new):
+        free = list(map(to_hex, _style.sampled(_style.MANY, len(new))))
+    by_name |= dict(zip(new, free, strict=False))
+    for label in rest:  # an inverse is a lighter shade of the name that it inverts
+        colour = np.array(to_rgba(by_name[naming.base(label)]))
         colours[label] = _style.lighter(colour) if naming.names[label].endswith(INVERSE) else colour
+    return LabelColours(naming, colours, swatches, scale, by_name)

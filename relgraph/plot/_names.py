@@ -39,6 +39,11 @@ class Naming:
         return self.distances + self.rest
 
     @property
+    def only_distances(self) -> bool:
+        """Whether all names are distances."""
+        return bool(self.distances) and not self.rest
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """The names as a picture writes them."""
         return tuple(map(written, self.names))
@@ -62,11 +67,6 @@ class Naming:
         """The index of distance 0 among the distances, or of the nearest to it."""
         low = [_distance(self.names[label])[0] for label in self.distances]  # pyright: ignore[reportOptionalSubscript]
         return min(range(len(low)), key=lambda at: abs(low[at]))
-
-    def every(self, step: int) -> list[int]:
-        """Positions in ``order`` of every ``step``-th distance (including the centre) and of all other names."""
-        far = len(self.distances)
-        return [at for at in range(far) if (at - self.centre) % step == 0] + list(range(far, len(self.order)))
 
     def base(self, label: int) -> str:
         """The name without the mark of an inverse."""
@@ -98,23 +98,6 @@ def strings(argument: str, value: Any) -> tuple[str, ...]:
         return tuple(map(str, listed))
     except ValueError as error:  # an int of more digits than Python prints
         raise ValueError(f"{argument} must be strings or printable objects: {error}") from None
-
-
-def names_of_part(names: Any, part: int, parts: int | None = None) -> Any:
-    """The names of one part of a sum, after a check of the names of all parts."""
-    if names is None:
-        return None
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise TypeError(f"names must be a sequence, got {shown(names)}")
-    listed = check.items("names", names, "a sequence")
-    fits = len(listed) > part if parts is None else len(listed) == parts
-    if not fits or any(isinstance(of, str) for of in listed):
-        wanted = "a tuple of names for each part" if parts is None else f"{parts} tuples of names, one per part"
-        raise ValueError(f"names must be {wanted} of the sum, got {shown(names)}")
-    for index, of in enumerate(listed):
-        if of is not None:
-            strings(f"names[{index}]", of)
-    return listed[part]
 
 
 def _distance(name: str) -> tuple[float, int] | None:

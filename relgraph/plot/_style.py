@@ -17,18 +17,14 @@ from matplotlib.ticker import MaxNLocator
 from relgraph.plot._names import AS_IS, longest
 
 Colours = np.ndarray  # [n, 4], floats from 0 to 1
-
 # Okabe and Ito's colours for colour-blind readers, then dark ones of Paul Tol's.
-_BRIGHT = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#DDCC77"]
-_DARK = ["#332288", "#882255", "#999933", "#661100", "#333333"]
-PALETTE = to_rgba_array(_BRIGHT + _DARK)
+HEADS = to_rgba_array(["#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#DDCC77", "#332288", "#882255"])
 # None of the blues, yellows and reds that distances have.
-_BESIDE = ["#009E73", "#AA4499", "#222222", "#999933", "#882255", "#44AA99"]
-_BESIDE += ["#661100", "#CC79A7", "#117733", "#332288", "#7F7F7F", "#B2DF8A"]
-BESIDE_DISTANCES = to_rgba_array(_BESIDE)
-DISTANCES, MANY, SHADES, SIGNED = "RdYlBu_r", "viridis", "Blues", "RdBu_r"
+LABELS = ["#009e73", "#aa4499", "#999933", "#222222", "#882255", "#44aa99"]
+LABELS += ["#661100", "#cc79a7", "#117733", "#332288", "#7f7f7f", "#b2df8a"]
+DISTANCES, MANY, SHADES = "RdYlBu_r", "viridis", "Blues"
 NO_LABEL, NOT_ATTENDING, INK, FAINT = "#ffffff", "#ececec", "#222222", "#b8b8b8"
-LINE, HERE, ARROW, PLAIN = "#0072B2", "#D55E00", "#D55E00", "#8c8c8c"
+LINE, BARS, HERE, ARROW, PLAIN = "#0072B2", "#59a3cd", "#D55E00", "#D55E00", "#8c8c8c"
 HATCH: dict[str, Any] = {"facecolor": NOT_ATTENDING, "edgecolor": "#bdbdbd", "hatch": "////", "linewidth": 0.0}
 SMALL, LARGE = 5.0, 9.0  # font sizes of ticks, in points
 
@@ -39,22 +35,6 @@ def axes_or_new(ax: Any, width: float, height: float) -> Axes:
         return plt.subplots(figsize=(width, height), layout="compressed")[1]
     if not isinstance(ax, Axes):
         raise TypeError(f"ax must be matplotlib Axes, got {type(ax).__name__}")
-    return ax
-
-
-def inside(ax: Axes) -> Axes:
-    """Return the Axes; shrink them if their texts would be cut off in a figure without other Axes or a layout."""
-    figure = ax.figure
-    if figure.get_layout_engine() is not None or len(figure.axes) > 1:
-        return ax
-    box, extent, whole = ax.get_position(), ax.get_tightbbox(), figure.bbox
-    if extent is not None:
-        left, right = max(whole.x0 - extent.x0, 0) / whole.width, max(extent.x1 - whole.x1, 0) / whole.width
-        below, above = max(whole.y0 - extent.y0, 0) / whole.height, max(extent.y1 - whole.y1, 0) / whole.height
-        width, height = box.width - left - right, box.height - below - above
-        if (width, height) != (box.width, box.height) and min(width / box.width, height / box.height) > 0.2:
-            ax.set_position((box.x0 + left, box.y0 + below, width, height))
-            ax.set_in_layout(True)  # a layout that the figure is given later has the last word
     return ax
 
 
@@ -112,14 +92,15 @@ def name_ticks(ax: Axes, which: str, places: Sequence[float], names: Sequence[st
     axis.set_ticks([places[at] for at in shown], labels=[names[at] for at in shown], fontsize=size, **turn, **AS_IS)
 
 
-def position_ticks(ax: Axes, which: str, count: int) -> None:
-    """Integers at ticks of one axis: all of a few positions, else round numbers."""
+def position_ticks(ax: Axes, which: str, count: int, names: Sequence[str] | None, points: float) -> None:
+    """Names at the positions of one axis; without names integers, all of a few positions, else round numbers."""
     axis = ax.xaxis if which == "x" else ax.yaxis
-    if count <= 12:
+    if names is not None:
+        name_ticks(ax, which, range(count), names, points)
+    elif count <= 12:
         axis.set_ticks(range(count))
     else:
         axis.set_major_locator(whole_numbers())
-    axis.set_tick_params(labelsize=LARGE)
 
 
 def whole_numbers() -> MaxNLocator:
@@ -127,11 +108,11 @@ def whole_numbers() -> MaxNLocator:
     return MaxNLocator(nbins=9, integer=True, steps=[1, 2, 4, 5, 8, 10])
 
 
-def colour_bar(ax: Axes, mappable: ScalarMappable, title: str, top: float = 1.0, **options: Any) -> Colorbar:
+def colour_bar(ax: Axes, mappable: ScalarMappable, title: str, top: float = 1.0) -> Colorbar:
     """A colour bar to the right of the Axes, ``top`` times as high."""
     width = 9 / max(room(ax)[0], 60)
     inset = ax.inset_axes((1 + 1.2 * width, 0.0, width, top))
-    bar = ax.figure.colorbar(mappable, cax=inset, **options)
+    bar = ax.figure.colorbar(mappable, cax=inset)
     bar.set_label(title, fontsize=LARGE)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]

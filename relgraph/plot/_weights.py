@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.arguments.brief import shown
 from relgraph.plot._names import strings
 
 
@@ -32,53 +31,17 @@ def finite_values(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> n
     return out
 
 
-def non_negative(name: str, out: np.ndarray) -> np.ndarray:
-    """The values themselves when none is below 0."""
-    if out.min() < 0:
-        raise ValueError(f"{name} must not be negative, got values down to {out.min():.3g}")
-    return out
-
-
 def pair_weights(value: Any) -> np.ndarray:
     """Attention weights ``[N_q, N_k]``, the mean over heads of ``[H, N_q, N_k]``."""
-    out = non_negative("weights", finite_values("weights", value, (2, 3), "[N_q, N_k] or [H, N_q, N_k]"))
+    out = finite_values("weights", value, (2, 3), "[N_q, N_k] or [H, N_q, N_k]")
+    if out.min() < 0:
+        raise ValueError(f"weights must not be negative, got values down to {out.min():.3g}")
     return out.mean(0) if out.ndim == 3 else out
-
-
-def node_weights(value: Any, nodes: int) -> np.ndarray:
-    """Attention weights ``[N, N]`` of a graph's nodes."""
-    out = pair_weights(value)
-    if out.shape != (nodes, nodes):
-        raise ValueError(f"weights must be for the {nodes} nodes of the graph, [{nodes}, {nodes}], got {[*out.shape]}")
-    return out
 
 
 def query_row(query: Any, count: int) -> int | None:
     """The query to draw, or None."""
     return None if query is None else check.integer("query", query, minimum=0, maximum=count - 1)
-
-
-def query_node(query: Any, nodes: Sequence[Any] | None, count: int) -> int | None:
-    """The number of the node to draw, or None; ``query`` may be a node of a networkx graph that is not an int."""
-    if isinstance(query, (Tensor, np.ndarray, np.generic)):
-        raise TypeError(f"query must be a node of the graph or its number, an int, got {type(query).__name__}")
-    if nodes is None:
-        if query is not None and not isinstance(query, int):
-            raise TypeError(
-                f"query must be the number of a node, got {shown(query)}; where nodes is a list of names, "
-                f"nodes.index({shown(query)}) is it"
-            )
-        return query_row(query, count)
-    if isinstance(query, int) and query in nodes and not 0 <= query < count:
-        raise ValueError(
-            f"query must lie in [0, {count}), got {query}: an int is the number of a node, "
-            f"list(graph.nodes).index({query}) = {nodes.index(query)} for the node {query}"
-        )
-    if query is None or isinstance(query, int):
-        return query_row(query, count)
-    if query not in nodes:
-        raise ValueError(f"query must be a node of the graph or its number, got {shown(query)}")
-    return nodes.index(query)
 
 
 def named_nodes(names: Any, known: Sequence[Any] | None, count: int) -> tuple[str, ...]:

@@ -7,21 +7,23 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, Normalize
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import Labels
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED
+from relgraph.labels.borders import graph_of
+from relgraph.labels.pairs import Pairs
 from relgraph.plot import _style
-from relgraph.plot._codes import codes_of, one_part
 from relgraph.plot._colours import LEGEND_LINE, LabelColours, label_colours
 from relgraph.plot._names import AS_IS, longest, naming, strings, written
 
 GRID_UP_TO = 32
-RARE = 0.04  # of the pairs; labels with fewer would be invisible if a cell is only a point
+MOST_DRAWN = 1 << 28  # pairs, those of 16,384 queries and as many keys
 
 
 def label_matrix(
@@ -29,36 +31,27 @@ def label_matrix(
     names: Sequence[Any] | None = None,
     *,
     batch: int = 0,
-    part: int = 0,
     tokens: Sequence[Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw which label every pair carries: queries downward, keys to the right.
 
     Labels whose names are distances run from blue (negative) through pale yellow (0) to red. Up to a dozen other labels
-    have separate colours, and an inverse has a lighter shade of its original. More than a dozen share one colour map,
-    and only labels in the picture get colours. A pair that attends without a label is white; a pair that does not
-    attend is hatched. Large cells hold the name, or the id if names are long. A pair with parallel edges that each
-    count shows the first edge's label and a dot. The picture shows the borders of a packed batch. All N_q · N_k pairs
-    are written out, at most 2²⁸.
-
-    The image's array holds the ids themselves, -1 without a label, -2 if a pair does not attend.
+    have separate colours, and an inverse has a lighter shade of its original; more share one colour map. A pair that
+    attends without a label is white; a pair that does not attend is hatched. Of parallel edges the first counts. Large
+    cells hold the name. The picture shows the borders of a packed batch. All N_q · N_k pairs are written out, at most
+    2²⁸; the image's array holds their ids, -1 without a label, -2 if a pair does not attend.
 
     Args:
-        labels: labels of any kind.
-        names: the labeler's ``names``, by default the ids. For a sum the names of all its parts.
+        labels: labels of any kind; of a sum one of its ``parts``.
+        names: the labeler's ``names``, by default the ids.
         batch: which row of a padded batch to draw.
-        part: which part of a sum to draw.
         tokens: a string per position, or an object for ``str``; if queries are not the keys, a tuple ``(query tokens,
             key tokens)``.
         ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.
-
-    Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: no pairs, a row or part that does not exist, or not as many names or tokens as needed.
 
     Example:
         >>> from matplotlib import pyplot as plt
@@ -70,36 +63,53 @@ def label_matrix(
         ['-1', '0', '1']
         >>> plt.close()
     """
-    one, names = one_part(labels, names, part)
+    one = read_labels(labels)
     check.integer("batch", batch, minimum=0, maximum=labels.batch_size - 1)
     assert isinstance(one.num_labels, int)
     if one.q_len == 0 or one.k_len == 0:
         raise ValueError(f"labels must cover at least one pair, got {one!r}")
-    known = naming(names, one.num_labels)
-    codes, several = codes_of(one, batch), one._several_at(batch).numpy()
+    known, codes = naming(names, one.num_labels), codes_of(one, batch)  # [N_q, N_k]
     query_tokens, key_tokens = both_tokens(tokens, one.q_len, one.k_len)
-    colours = label_colours(known, np.unique(codes[codes >= 0]).tolist())
+    colours = label_colours(known, np.unique(codes[codes >= 0]).tolist(), ax)
     width, height = _size(one.q_len, one.k_len, colours)
-    left, below = (_style.margin(token_texts(side)) for side in (query_tokens, key_tokens))
+    left, below = (_style.margin(side or ()) for side in (query_tokens, key_tokens))
     ax = _style.axes_or_new(ax, width + left, height + below)
     _draw_codes(ax, codes, colours)
     _draw_borders(ax, one)
-    _enlarge(ax, codes, colours)
-    ids_shown = _write_cells(ax, codes, several, colours)
-    if several.any():
-        i, j = np.nonzero(several)
-        size = float(np.clip(0.25 * min(_style.room(ax)) / max(several.shape), 0.8, 6.0))
-        ax.plot(j, i, "o", color="black", markersize=size, markeredgewidth=0, zorder=4)
+    _write_cells(ax, codes, colours)
     pair_axes(ax, one.q_len, one.k_len, query_tokens, key_tokens)
-    colours.explain(ax, _state_handles(codes, several), show_ids=ids_shown)
-    return _style.inside(ax)
+    colours.explain(ax, _state_handles(codes))
+    return ax
+
+
+def read_labels(labels: Any) -> Labels:
+    """Labels that are no sum, on the CPU."""
+    if not isinstance(labels, Labels):
+        raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
+    if len(labels._summands) > 1:
+        raise TypeError("labels must not be a sum, which has several per pair: pass one of its .parts")
+    check.not_meta("labels", labels)
+    if labels.q_len * labels.k_len > MOST_DRAWN:
+        raise ValueError(f"labels must be of at most {MOST_DRAWN:,} pairs to be drawn, got {labels!r}")
+    return labels.to("cpu")
+
+
+def codes_of(labels: Labels, batch: int) -> np.ndarray:
+    """``[N_q, N_k]``: ids, -1 without a label, -2 if a pair does not attend; the first of parallel edges counts."""
+    codes = torch.full((labels.q_len, labels.k_len), NOT_ATTENDING)
+    within = torch.ones(labels.q_len, labels.k_len, dtype=torch.bool)
+    if labels.q_ptr is not None and labels.k_ptr is not None:
+        within = graph_of(labels.q_ptr, labels.q_len)[:, None] == graph_of(labels.k_ptr, labels.k_len)
+    query, key = within.nonzero().unbind(1)
+    codes[query, key] = labels._codes_at(Pairs(torch.full_like(query, batch), query, key))
+    return codes.numpy()
 
 
 def both_tokens(tokens: Any, q_len: int, k_len: int) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """The tokens of queries and of keys, each as many as there are positions."""
+    """The tokens of queries and of keys as a picture writes them, each as many as there are positions."""
     if tokens is None:
         return None, None
-    if _is_pair(tokens):
+    if isinstance(tokens, tuple) and len(tokens) == 2 and all(isinstance(side, (tuple, list)) for side in tokens):
         sides = strings("tokens[0]", tokens[0]), strings("tokens[1]", tokens[1])
     else:
         sides = strings("tokens", tokens), strings("tokens", tokens)
@@ -107,20 +117,7 @@ def both_tokens(tokens: Any, q_len: int, k_len: int) -> tuple[tuple[str, ...] | 
         raise ValueError(
             f"tokens must be {q_len} of queries and {k_len} of keys, got {len(sides[0])} and {len(sides[1])}"
         )
-    return sides
-
-
-def _is_pair(tokens: Any) -> bool:
-    """Whether these are two sequences of tokens; two tuples in a list are two tokens."""
-    if not isinstance(tokens, (tuple, list)) or len(tokens) != 2:
-        return False
-    sides = isinstance(tokens, tuple) or all(isinstance(side, list) for side in tokens)
-    return sides and all(isinstance(side, Sequence) and not isinstance(side, str) for side in tokens)
-
-
-def token_texts(tokens: Sequence[str] | None) -> list[str]:
-    """Tokens as a picture writes them."""
-    return [] if tokens is None else [written(token) for token in tokens]
+    return tuple(map(written, sides[0])), tuple(map(written, sides[1]))
 
 
 def pair_axes(ax: Axes, rows: int, columns: int, row_names: Any, column_names: Any) -> None:
@@ -130,10 +127,7 @@ def pair_axes(ax: Axes, rows: int, columns: int, row_names: Any, column_names: A
         width = height = min(width, height)
         width, height = width * min(columns / rows, 1.0), height * min(rows / columns, 1.0)
     for which, count, names, points in (("x", columns, column_names, width), ("y", rows, row_names, height)):
-        if names is None:
-            _style.position_ticks(ax, which, count)
-        else:
-            _style.name_ticks(ax, which, range(count), token_texts(names), points)
+        _style.position_ticks(ax, which, count, names, points)
     ax.set_xlabel("key")
     ax.set_ylabel("query")
     if max(rows, columns) <= GRID_UP_TO:
@@ -176,17 +170,6 @@ def _draw_codes(ax: Axes, codes: np.ndarray, colours: LabelColours) -> None:
     )  # fmt: skip
 
 
-def _enlarge(ax: Axes, codes: np.ndarray, colours: LabelColours) -> None:
-    """Squares on pairs whose labels are rare in a matrix of tiny cells."""
-    if min(_style.room(ax)) / max(codes.shape) > 2.5:
-        return
-    code, count = np.unique(codes, return_counts=True)
-    rare = (codes != code[count.argmax()]) & (codes >= 0)
-    if 0 < rare.sum() < RARE * codes.size:
-        i, j = np.nonzero(rare)
-        ax.scatter(j, i, s=5, marker="s", c=colours.colours[codes[i, j]], linewidths=0, zorder=2)
-
-
 def _draw_borders(ax: Axes, labels: Labels) -> None:
     if labels.q_ptr is None or labels.k_ptr is None:
         return
@@ -197,32 +180,27 @@ def _draw_borders(ax: Axes, labels: Labels) -> None:
         ax.add_patch(frame)
 
 
-def _write_cells(ax: Axes, codes: np.ndarray, several: np.ndarray, colours: LabelColours) -> bool:
-    """The label of every cell that has room for it: names, or ids that the legend explains; whether these are ids."""
+def _write_cells(ax: Axes, codes: np.ndarray, colours: LabelColours) -> None:
+    """The name of the label in every cell, if there is room."""
     width, height = _style.room(ax)
     cell = min(width / codes.shape[1], height / codes.shape[0])
     texts = colours.naming.texts
     widest = max(longest([texts[label] for label in np.unique(codes[codes >= 0]).tolist()]), 1)
-    size, as_ids = min(8.0, cell / 2.0, 1.55 * cell / widest), False
+    size = min(8.0, cell / 2.0, 1.55 * cell / widest)
     if size < _style.SMALL:
-        size, as_ids = min(8.0, cell / 2.2), not colours.scale and not colours.naming.distances
-        if size < 6.5 or not as_ids:
-            return False
-    for i, j in np.argwhere((codes >= 0) & ~several).tolist():
+        return
+    for i, j in np.argwhere(codes >= 0).tolist():
         label = int(codes[i, j])
         ax.text(
-            j, i, str(label) if as_ids else texts[label], ha="center", va="center", zorder=2, fontsize=size,
+            j, i, texts[label], ha="center", va="center", zorder=2, fontsize=size,
             color=_style.text_colour(colours.colours[label]), **AS_IS,
         )  # fmt: skip
-    return as_ids
 
 
-def _state_handles(codes: np.ndarray, several: np.ndarray) -> list[Any]:
+def _state_handles(codes: np.ndarray) -> list[Any]:
     handles: list[Any] = []
     if (codes == UNLABELED).any():
         handles.append(Patch(facecolor=_style.NO_LABEL, edgecolor="#9a9a9a", linewidth=0.6, label="no label"))
     if (codes == NOT_ATTENDING).any():
         handles.append(Patch(**_style.HATCH, label="does not attend"))
-    if several.any():
-        handles.append(Line2D([], [], marker="o", color="black", markersize=4, linestyle="", label="several edges"))
     return handles

@@ -1,29 +1,28 @@
-"""Pictures of a learned table: the norm of each label's row, and the cosines between rows."""
+"""One number per label, such as the norms of a table: a line if all labels are distances, otherwise bars."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
-from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
-from relgraph.arguments import check
 from relgraph.nn import LabelTable
 from relgraph.plot import _style
-from relgraph.plot._by_label import draw_by_label, size_by_label
-from relgraph.plot._names import Naming, naming
+from relgraph.plot._names import AS_IS, Naming, longest, naming
 from relgraph.plot._weights import finite_values
+
+HEADS_NAMED = 8
+MEAN = "mean of heads"
 
 
 def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw the norm of every row of a table; for a bias table, whose rows are scalars, the scalars themselves.
 
-    If names are distances (``"-3"``, ``"8..11"``, ``">=4"``) the picture is a line along them, with all other labels on
-    its right; otherwise it has one bar per label. With rows per head, it shows a mark for each head and the mean.
+    If all names are distances (``"-3"``, ``"8..11"``, ``">=4"``) the picture is a line along them; otherwise it has a
+    bar for each label. With rows per head, it shows a mark for each head and the mean.
 
     Args:
         table: a :class:`~relgraph.nn.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
@@ -33,11 +32,6 @@ def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | No
 
     Returns:
         The Axes.
-
-    Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a table with a bank, which has no rows, rows of another shape or not finite, or not one name per
-            label.
 
     Example:
         >>> from matplotlib import pyplot as plt
@@ -52,55 +46,9 @@ def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | No
     values = rows if scalars else np.linalg.norm(rows, axis=-1)
     ax = _style.axes_or_new(ax, *size_by_label(known))
     draw_by_label(ax, values, known, "bias" if scalars else "norm of the row")
-    if known.distances and not scalars:
+    if known.only_distances and not scalars:
         ax.set_ylim(bottom=0)
-    return _style.inside(ax)
-
-
-def table_similarity(  # noqa: D417
-    table: Any, names: Sequence[Any] | None = None, *, head: int | None = None, ax: Axes | None = None
-) -> Axes:
-    """Draw the cosine between every two rows of a table, on a scale from -1 to 1.
-
-    Labels whose names are distances come first, ordered by distance; the rest follow in the order of their ids. A row
-    that is zero has no direction and is hatched.
-
-    Args:
-        table: vectors; this and all further arguments as in :func:`~relgraph.plot.table_norms`.
-        head: which head's rows, if the table has rows per head; by default the mean of all heads' cosines.
-
-    Returns:
-        The Axes.
-
-    Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: scalars, a table with a bank, a head that does not exist, rows of another shape or not finite, or
-            not one name per label.
-
-    Example:
-        >>> from matplotlib import pyplot as plt
-        >>> ax = rg.plot.table_similarity(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]))
-        >>> ax.images[0].get_array().tolist()
-        [[1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]]
-        >>> plt.close()
-    """
-    rows, names, scalars = _rows(table, names)
-    if scalars:
-        raise ValueError("table must have vectors for rows, which have a direction, got scalars")
-    if head is not None:
-        if rows.ndim == 2:
-            raise ValueError(f"head must be left out for rows that all heads share, got {head}")
-        rows = rows[check.integer("head", head, minimum=0, maximum=rows.shape[0] - 1)]
-    known = naming(names, rows.shape[-2])
-    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
-    unit = rows / np.where(norms > 0, norms, np.nan)  # the cosines of a row that is zero in any head are NaN
-    cosines = np.clip(unit @ np.swapaxes(unit, -1, -2), -1, 1)
-    cosines = (cosines if rows.ndim == 2 else cosines.mean(0))[np.ix_(known.order, known.order)]
-    side = float(np.clip(0.3 * len(cosines), 2.6, 6.0))
-    more = 0.0 if known.integers is not None and not known.rest else _style.margin(known.texts)
-    ax = _style.axes_or_new(ax, side + 1.6 + more, side + 0.8 + more)
-    _draw_cosines(ax, cosines, known)
-    return _style.inside(ax)
+    return ax
 
 
 def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:
@@ -117,21 +65,74 @@ def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:
     return rows, names, table.dim is None if own else rows.ndim == 1
 
 
-def _draw_cosines(ax: Axes, cosines: np.ndarray, known: Naming) -> None:
-    count, integers = len(cosines), known.integers if not known.rest else None
-    low, high = (integers[0] - 0.5, integers[-1] + 0.5) if integers is not None else (-0.5, count - 0.5)
-    ax.add_patch(Rectangle((low, low), count, count, zorder=0, **_style.HATCH))
-    image = ax.imshow(
-        np.ma.masked_invalid(cosines), cmap=_style.SIGNED, norm=Normalize(-1, 1), zorder=1, interpolation="nearest",
-        extent=(low, high, high, low),
-    )  # fmt: skip
-    side = min(_style.room(ax))
-    for which in ("x", "y"):
-        if integers is not None and count > 12:
-            axis = ax.xaxis if which == "x" else ax.yaxis
-            axis.set_major_locator(_style.whole_numbers())
-        else:
-            _style.name_ticks(ax, which, integers or range(count), known.ordered_texts, side)
-    words = "distance" if integers is not None else "label"
-    ax.set(xlabel=words, ylabel=words)
-    _style.colour_bar(ax, image, "cosine", ticks=[-1, -0.5, 0, 0.5, 1])
+def size_by_label(known: Naming) -> tuple[float, float]:
+    """Inches of a new figure."""
+    if known.only_distances:
+        return 6.4, 3.4
+    return 4.6 + 0.08 * longest(known.texts), float(np.clip(0.9 + 0.21 * len(known.names), 2.0, 12.0))
+
+
+def draw_by_label(ax: Axes, values: np.ndarray, known: Naming, quantity: str) -> None:
+    """Draw values ``[R]``, or ``[H, R]`` with a mark for each head and their mean; ``quantity`` names the values."""
+    by_head = values[:, list(known.order)] if values.ndim == 2 else None
+    mean = (values.mean(0) if values.ndim == 2 else values)[list(known.order)]
+    if known.only_distances:
+        _draw_line(ax, mean, by_head, known)
+        ax.set_ylabel(quantity)
+    else:
+        _draw_bars(ax, mean, by_head, known)
+        ax.set_xlabel(quantity)
+    ax.spines[["top", "right"]].set_visible(False)
+    if by_head is not None:
+        _style.legend_beside(ax, ax.get_legend_handles_labels()[0])
+
+
+def _draw_line(ax: Axes, mean: np.ndarray, by_head: np.ndarray | None, known: Naming) -> None:
+    x = np.array(known.integers) if known.integers is not None else np.arange(len(mean))
+    ax.axvline(x[known.centre], color=_style.FAINT, linewidth=0.8, zorder=0)
+    if by_head is not None:
+        for row, colour, name in _heads(by_head):
+            ax.plot(x, row, color=colour, linewidth=1.0, alpha=0.8, label=name)
+    colour, marker = _style.LINE if by_head is None else _style.INK, "o" if len(x) <= 80 else ""
+    ax.plot(x, mean, marker=marker, markersize=3.5, color=colour, linewidth=1.8, label=MEAN, zorder=4)
+    ax.set_xlabel("distance")
+    ax.margins(x=0.02)
+    if known.integers is not None:
+        ax.xaxis.set_major_locator(_style.whole_numbers())
+    else:
+        label_ticks(ax, known, x)
+
+
+def label_ticks(ax: Axes, known: Naming, x: np.ndarray) -> None:
+    """The name of every label at its place ``x``, or of as many distances as fit, 0 among them."""
+    texts, far, width = known.ordered_texts, len(known.distances), _style.room(ax)[0]
+    if not far:
+        _style.name_ticks(ax, "x", x.tolist(), texts, width)
+        return
+    each = 14 if known.integers is None else 6 + 6 * longest(texts[:far])
+    every = max(int(np.ceil(each * far / max(width - 14 * len(known.rest), 3 * each))), 1)
+    shown = [at for at in range(len(texts)) if at >= far or (at - known.centre) % every == 0]
+    turn = 90 if longest([texts[at] for at in shown]) * 5.5 * len(shown) > width else 0
+    ax.set_xticks(x[shown], [texts[at] for at in shown], rotation=turn, fontsize=8, **AS_IS)
+
+
+def _draw_bars(ax: Axes, mean: np.ndarray, by_head: np.ndarray | None, known: Naming) -> None:
+    y = np.arange(len(mean))
+    ax.barh(y, mean, height=0.7, color=_style.BARS, label=None if by_head is None else MEAN)
+    if by_head is not None:
+        for row, colour, name in _heads(by_head):
+            ax.plot(row, y, "o", markersize=3.5, color=colour, markeredgewidth=0, label=name)
+    if mean.min() < 0:
+        ax.axvline(0, color=_style.INK, linewidth=0.8)
+    _style.name_ticks(ax, "y", y.tolist(), known.ordered_texts, _style.room(ax)[1])
+    ax.set_ylim(len(mean) - 0.4, -0.6)
+    ax.set_ylabel("label")
+
+
+def _heads(by_head: np.ndarray) -> Iterator[tuple[np.ndarray, Any, str]]:
+    """The values, colour and legend of each head; a few heads are all named, of many the first and the last."""
+    count = len(by_head)
+    colours = _style.HEADS[:count] if count <= HEADS_NAMED else _style.sampled(_style.MANY, count, 0.0, 0.9)
+    for number, (row, colour) in enumerate(zip(by_head, colours, strict=True)):
+        named = count <= HEADS_NAMED or number in (0, count - 1)
+        yield row, colour, f"{'' if named else '_'}head {number}"  # matplotlib leaves out what begins with _

@@ -8,7 +8,7 @@ from torch import distributed, nn
 import relgraph as rg
 from relgraph.distributed import together
 from tests import layers
-from tests.distributed.layer_refusals import METHODS, B, E, H, refusals
+from tests.distributed.layer_refusals import B, E, H, refusals
 from tests.distributed.worlds import BY_PLACE, caught
 from tests.layers import attention_layer, encoder_layer
 
@@ -95,7 +95,7 @@ def made(name):
     return CASES[name].make(), x_of(B, N, E)
 
 
-def compare(mesh, name, method):
+def compare(mesh, name):
     """The largest differences from one process: of the output and of each parameter's gradient."""
     case, rank = CASES[name], mesh.get_local_rank()
     model, x = made(name)
@@ -105,7 +105,7 @@ def compare(mesh, name, method):
     wanted = [p.grad for p in model.parameters()]
     model, x = made(name)
     layout = "head-tail" if "causal" in name or name == "transformer" else "even"
-    with rg.distributed.context_parallel(mesh, method=method, layout=layout) as region:
+    with rg.distributed.context_parallel(mesh, layout=layout) as region:
         rows = region.layout_of(N)
 
         def cut(whole, dim):
@@ -124,7 +124,7 @@ def compare(mesh, name, method):
     return [float((a - b).detach().abs().max()) for a, b in values]
 
 
-def losses(mesh, method, *, dropout=0.0, half=False, checkpointing=False):
+def losses(mesh, *, dropout=0.0, half=False, checkpointing=False):
     """The losses of ten training steps under DistributedDataParallel, and those of one process."""
     rank, found = mesh.get_local_rank(), []
     for split in (False, True):
@@ -137,13 +137,13 @@ def losses(mesh, method, *, dropout=0.0, half=False, checkpointing=False):
         if split:
             trained = nn.parallel.DistributedDataParallel(trained)
         optimizer, mine = torch.optim.Adam(model.parameters(), 1e-2), []
-        rows = rg.distributed.Layout.even(N, mesh.size())
+        rows = rg.distributed.Layout(N, mesh.size())
         for step in range(10):
             torch.manual_seed(step)
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 if split:
-                    with rg.distributed.context_parallel(mesh, method=method):
+                    with rg.distributed.context_parallel(mesh):
                         z = trained(rows.shard(x, rank))
                         loss = (z.float() - rows.shard(y, rank)).square().mean()
                         loss.backward()
@@ -178,24 +178,10 @@ class Steps(nn.Module):
 
 
 TRAINING = {
-    ("dropout", "allgather"): {"dropout": 0.3},
-    ("dropout", "ring"): {"dropout": 0.3},
-    ("bfloat16", "ring"): {"half": True},
-    ("bfloat16", "ulysses"): {"half": True},
-    ("checkpointing", "ulysses"): {"dropout": 0.3, "checkpointing": True},
-    ("checkpointing", "ring"): {"dropout": 0.3, "checkpointing": True},
+    "dropout": {"dropout": 0.3},
+    "bfloat16": {"half": True},
+    "checkpointing": {"dropout": 0.3, "checkpointing": True},
 }
-
-
-def sent(mesh):
-    """Bytes that a call sends forward and backward, by method."""
-    for method in METHODS:
-        q, k, v = (torch.randn(B, H, N // mesh.size(), 8, requires_grad=True) for _ in range(3))
-        with rg.distributed.context_parallel(mesh, method=method), rg.distributed.count_bytes() as counted:
-            z = rg.relation_attention(q, k, v, None)
-            forward = dict(counted)
-            z.sum().backward()
-        yield ("sent", method), (forward, dict(counted))
 
 
 def comparisons(mesh):
@@ -217,15 +203,14 @@ def comparisons(mesh):
 
 
 def compiled(mesh):
-    """The differences of a layer that was compiled outside of regions: outside, within two regions, and outside."""
+    """The differences of a layer that was compiled outside of regions: outside, within a region, and outside."""
     layer, x = attention(), x_of(B, N, E)
     fast, labels = torch.compile(layer, backend="eager"), rg.ClippedDistance(3)(N)
     wanted = layer(x, labels=labels)
     found = [fast(x, labels=labels) - wanted]
-    for method in METHODS[:2]:
-        with rg.distributed.context_parallel(mesh, method=method) as region:
-            rows, rank = region.layout_of(N), mesh.get_local_rank()
-            found.append(fast(rows.shard(x, rank), labels=labels) - rows.shard(wanted, rank))
+    with rg.distributed.context_parallel(mesh) as region:
+        rows, rank = region.layout_of(N), mesh.get_local_rank()
+        found.append(fast(rows.shard(x, rank), labels=labels) - rows.shard(wanted, rank))
     found.append(fast(x, labels=labels) - wanted)
     return [float(each.detach().abs().max()) for each in found]
 
@@ -234,10 +219,8 @@ def all_cases(mesh):
     if mesh.size() == 4:
         yield "compiled", caught(lambda: compiled(mesh))
     yield "comparisons", caught(lambda: comparisons(mesh))
-    for at, name in enumerate(CASES):
-        method = "ring" if name == "raw ids of own rows" else METHODS[(at + mesh.size() // 4) % 3]
-        yield name, caught(lambda: compare(mesh, *(name, method)))  # noqa: B023
-    for (kind, method), options in TRAINING.items():
-        yield ("training", kind, method), caught(lambda: losses(mesh, method, **options))  # noqa: B023
+    for name in CASES:
+        yield name, caught(lambda: compare(mesh, name))  # noqa: B023
+    for kind, options in TRAINING.items():
+        yield ("training", kind), caught(lambda: losses(mesh, **options))  # noqa: B023
     yield from refusals(mesh)
-    yield from sent(mesh)

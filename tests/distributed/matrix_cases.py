@@ -100,7 +100,7 @@ def packed_labels(kind, graphs):
 class Network(nn.Module):
     """Attention between two linear layers."""
 
-    def __init__(self, case, dtype):
+    def __init__(self, case):
         super().__init__()
         torch.manual_seed(1)
         # both draw by place in every call, so a seed gives the same mask however the call is split
@@ -113,7 +113,7 @@ class Network(nn.Module):
         for parameter in self.parameters():  # such as biases and tables that begin at zero
             nn.init.normal_(parameter, std=0.2)
         self.causal = case.causal
-        self.to(dtype)
+        self.double()
 
     def forward(self, x, labels):
         x = self.first(x)
@@ -123,7 +123,7 @@ class Network(nn.Module):
 class Share:
     """A part of the batch: some samples, or some graphs; by default all."""
 
-    def __init__(self, case, dtype, rank=0, size=1):
+    def __init__(self, case, rank=0, size=1):
         count = len(GRAPHS) if case.packed else SAMPLES
         ids = range(rank * count // size, (rank + 1) * count // size)
         self.labels = (packed_labels if case.packed else batched_labels)(case.kind, ids)
@@ -132,7 +132,7 @@ class Share:
         start = sum(GRAPHS[: ids.start]) if case.packed else ids.start
         stop = sum(GRAPHS[: ids.stop]) if case.packed else ids.stop
         shape = [LENGTH, WIDTH] if case.packed else [SAMPLES, LENGTH, WIDTH]
-        x, y = torch.randn(2, *shape, generator=random_of(50), dtype=torch.float64).to(dtype)
+        x, y = torch.randn(2, *shape, generator=random_of(50), dtype=torch.float64)
         self.x, self.y = x[start:stop], y[start:stop]
 
 

@@ -1,4 +1,4 @@
-"""Every argument of attention and of a layer with every wrong value on one process, within a region.
+"""Every argument of attention and of a layer with wrong values, in turn, on one process, within a region.
 
 A wrong value may be right elsewhere, so what counts is that processes agree and go on; ``test_misuse.py`` says so.
 """
@@ -67,8 +67,8 @@ def cases(mesh):
         with region():
             wanted = output_of(function, given)
         signature = inspect.signature(function.forward if kind == "layer" else function)
-        for name in signature.parameters:
-            for what, value in values(whole).items():
+        for at, name in enumerate(signature.parameters):
+            for what, value in list(values(whole).items())[at % 3 :: 3]:
                 with region():
                     found = caught(partial(output_of, function, given | {name: value} if rank == 1 else given))
                     yield (kind, name, what), found if isinstance(found, str) else "answered"

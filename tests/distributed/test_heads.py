@@ -36,7 +36,6 @@ def test_all(tmp_path, size, world):
     check(size, tmp_path, world)
 
 
-@pytest.mark.slow
 def test_one_process_reads_the_checkpoint_of_two(tmp_path):
     check(2, tmp_path, "save")
     resume_alone(tmp_path)

@@ -48,21 +48,6 @@ def _within(call: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _parts() -> dict[str, Any]:
-    index = torch.tensor([[0, 1, 2], [1, 2, 2]])
-    return {"mesh": _mesh(), "layout": rg.distributed.Layout.even(3, 1), "edge_index": index}
-
-
-def _of_part(name: str) -> Callable[..., Any]:
-    """A method of a good partition."""
-
-    def call(**given: Any) -> Any:
-        with world() as mesh:
-            return getattr(rg.distributed.NodePartition(**_parts() | {"mesh": mesh}), name)(**given)
-
-    return call
-
-
 def _of_region(name: str) -> Callable[..., Any]:
     """A method of what ``context_parallel`` yields."""
 
@@ -79,42 +64,21 @@ def _entered(**given: Any) -> Any:
         return region
 
 
-def _counted() -> dict[str, int]:
-    with rg.distributed.count_bytes() as sent:
-        return sent
-
-
 def _layout(name: str) -> Callable[..., Any]:
-    return getattr(rg.distributed.Layout.head_tail(8, 2), name)
+    return getattr(rg.distributed.Layout(8, 2, "head-tail"), name)
 
 
 GOOD_CALLS = {
-    "context_parallel": lambda: Good(_within(_entered), {"mesh": _mesh(), "method": "ring", "layout": "even"}),
-    "ContextParallel": lambda: Good(
-        _within(rg.distributed.ContextParallel), {"mesh": _mesh(), "method": "ring", "layout": "even"}
-    ),
+    "context_parallel": lambda: Good(_within(_entered), {"mesh": _mesh(), "layout": "even"}),
+    "ContextParallel": lambda: Good(_within(rg.distributed.ContextParallel), {"mesh": _mesh(), "layout": "even"}),
     "ContextParallel.layout_of": lambda: Good(_of_region("layout_of"), {"length": 8}),
     "ContextParallel.gather": lambda: Good(_of_region("gather"), {"x": torch.randn(2, 8, 4), "dim": 1}),
     "HeadParallel": lambda: Good(
         rg.distributed.HeadParallel,
         {"input_layouts": Replicate(), "output_layouts": Shard(1), "use_local_output": True},
     ),
-    "Layout": lambda: Good(rg.distributed.Layout, {"runs": (((0, 2), (6, 8)), ((2, 6),))}),
-    "Layout.even": lambda: Good(rg.distributed.Layout.even, {"length": 8, "processes": 2}),
-    "Layout.head_tail": lambda: Good(rg.distributed.Layout.head_tail, {"length": 8, "processes": 2}),
-    "Layout.by_cost": lambda: Good(
-        rg.distributed.Layout.by_cost,
-        {"costs": torch.tensor([1.0, 2.0, 1.0]), "processes": 2},
-        accepts={"costs": ("numpy array", "list")},
-    ),
+    "Layout": lambda: Good(rg.distributed.Layout, {"length": 8, "processes": 2, "kind": "head-tail"}),
+    "Layout.runs": lambda: Good(_layout("runs"), {"rank": 1}),
     "Layout.positions": lambda: Good(_layout("positions"), {"rank": 1, "device": "cpu"}),
     "Layout.shard": lambda: Good(_layout("shard"), {"x": torch.randn(2, 8, 4), "rank": 1, "dim": 1}),
-    "count_bytes": lambda: Good(_counted, {}),
-    "NodePartition": lambda: Good(_within(rg.distributed.NodePartition), _parts()),
-    "NodePartition.cut": lambda: Good(_within(rg.distributed.NodePartition.cut), _parts()),
-    "NodePartition.with_halo": lambda: Good(_of_part("with_halo"), {"x": torch.randn(3, 4)}),
-    "NodePartition.labels": lambda: Good(
-        _of_part("labels"), {"ids": torch.tensor([0, 1, 0]), "num_labels": 2}, also={"num_labels": ("ids",)}
-    ),
-    "row_costs": lambda: Good(rg.distributed.row_costs, {"labels": rg.Window(1)(3), "is_causal": True}),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from unittest.mock import Mock
 
 import matplotlib as mpl
 import networkx as nx
@@ -64,127 +63,46 @@ def _record() -> dict:
     return record
 
 
-OF_FIRST = tuple(f"first entry: {word}" for word in WORDS)
 NAMES = ["left", "here", "right"]
-OF_GRAPHS = {"weights": ("graph", "tree"), "graph": ("weights", "node_names", "labels", "query"), "labels": ("names",)}
+OF_GRAPHS = {"weights": ("graph",), "graph": ("weights", "node_names", "labels", "query", "pos"), "labels": ("names",)}
 
 GOOD_CALLS = {
     "label_matrix": lambda: _drawn(
         plot.label_matrix,
-        {"labels": ("names", "tokens", "batch", "part")},
+        {"labels": ("names", "tokens", "batch")},
         {"names": WORDS, "tokens": WORDS},
         labels=rg.ClippedDistance(1)(3),
         names=NAMES,
         batch=0,
-        part=0,
         tokens=["a", "b", "c"],
-    ),
-    "label_matrix (a sum)": lambda: _drawn(
-        plot.label_matrix,
-        {"labels": ("names", "tokens", "batch", "part"), "part": ("names",)},
-        {"names": OF_FIRST, "tokens": OF_FIRST},
-        labels=rg.SumLabels(rg.ClippedDistance(1)(3), _edges()),
-        names=(NAMES, ["up", "down"]),
-        part=0,
-        tokens=(["a", "b", "c"], ["d", "e", "f"]),
     ),
     "table_norms": lambda: _drawn(
         plot.table_norms, {"table": ("names",)}, {"names": WORDS}, table=torch.randn(2, 3, 4), names=NAMES
     ),
-    "table_similarity": lambda: _drawn(
-        plot.table_similarity,
-        {"table": ("names", "head")},
-        {"names": WORDS},
-        table=torch.randn(2, 3, 4),
-        names=NAMES,
-        head=1,
-    ),
     "label_mass": lambda: _drawn(
         plot.label_mass,
-        {"mass": ("names", "axes", "part", "layer", "head")},
+        {"mass": ("names", "axes", "part")},
         {"names": WORDS},
         mass=torch.rand(2, 3, 3),
         names=NAMES,
         axes="LHR",
-        layer=1,
-        head=2,
     ),
     "label_mass (a sum)": lambda: _drawn(
         plot.label_mass,
         {"mass": ("names", "axes", "part"), "part": ("names",)},
-        {"names": OF_FIRST},
+        {"names": WORDS},
         mass=(torch.rand(2, 3), torch.rand(2, 2)),
-        names=(NAMES, ["up", "down"]),
+        names=NAMES,
         part=0,
         axes="HR",
     ),
     "label_mass (a record)": lambda: _drawn(
         plot.label_mass,
-        {"mass": ("names", "axes", "padding", "layer")},
+        {"mass": ("names", "axes", "padding")},
         {"names": WORDS},
         mass=_record(),
         names=NAMES,
-        layer="",
         padding=torch.tensor([[True, False, False], [False, False, True]]),
-    ),
-    "label_mass_overview": lambda: _drawn(
-        plot.label_mass_overview,
-        {"mass": ("names", "axes", "padding", "part")},
-        {"names": WORDS},
-        mass=torch.rand(2, 2, 1, 3, 3),
-        names=NAMES,
-        axes="BLHNR",
-        padding=torch.tensor([[True, False, False], [False, False, True]]),
-    ),
-    "label_mass_overview (a sum)": lambda: _drawn(
-        plot.label_mass_overview,
-        {"mass": ("axes", "part", "names"), "part": ("names",)},
-        {"names": OF_FIRST},
-        mass=(torch.rand(2, 3), torch.rand(2, 2)),
-        names=(NAMES, ["up", "down"]),
-        part=0,
-        axes="HR",
-    ),
-    "label_mass_difference": lambda: _drawn(
-        plot.label_mass_difference,
-        {"mass": ("names", "axes", "base", "part"), "base": ("axes",)},
-        {"names": WORDS},
-        mass=torch.rand(2, 3, 3),
-        base=torch.rand(2, 3, 3),
-        names=NAMES,
-        axes="LHR",
-    ),
-    "label_mass_difference (records)": lambda: _drawn(
-        plot.label_mass_difference,
-        {"mass": ("names", "padding", "base")},
-        mass=_record(),
-        base=_record(),
-        padding=torch.tensor([[True, False, False], [False, False, True]]),
-    ),
-    "label_mass_difference (a sum)": lambda: _drawn(
-        plot.label_mass_difference,
-        {"mass": ("axes", "base", "part", "names"), "base": ("axes", "part"), "part": ("names",)},
-        {"names": OF_FIRST},
-        mass=(torch.rand(2, 3), torch.rand(2, 2)),
-        base=(torch.rand(2, 3), torch.rand(2, 2)),
-        names=(NAMES, ["up", "down"]),
-        part=0,
-        axes="HR",
-    ),
-    "log_label_mass": lambda: Good(
-        plot.log_label_mass,
-        {
-            "writer": Mock(spec_set=["add_scalar", "add_figure"]),
-            "record": _record(),
-            "step": 3,
-            "names": NAMES,
-            "tag": "mass",
-            "labels": NAMES[:1],
-            "padding": torch.tensor([[True, False, False], [False, False, True]]),
-            "figure": False,
-        },
-        {"record": ("names", "padding")},
-        {"names": WORDS, "tag": ("text",)},
     ),
     "attention_tokens": lambda: _drawn(
         plot.attention_tokens,
@@ -193,18 +111,6 @@ GOOD_CALLS = {
         weights=_weights(),
         tokens=["a", "b", "c"],
         query=1,
-    ),
-    "attention_tree": lambda: _drawn(
-        plot.attention_tree,
-        {**OF_GRAPHS, "tree": ("weights", "node_names", "query", "graph")},
-        {"node_names": WORDS},
-        weights=_weights(),
-        tree=graph(),
-        query=1,
-        node_names=["a", "b", "c"],
-    ),
-    "attention_tree (networkx)": lambda: _drawn(
-        plot.attention_tree, OF_GRAPHS, weights=_weights(), tree=_theirs(), query="b"
     ),
     "attention_graph": lambda: _drawn(
         plot.attention_graph,
@@ -221,9 +127,9 @@ GOOD_CALLS = {
     "attention_graph (networkx)": lambda: _drawn(
         plot.attention_graph,
         OF_GRAPHS,
-        weights=_weights(1),
-        graph=_theirs(("a", "a")),
-        query="a",
-        pos={"a": (0.0, 0.0)},
+        weights=_weights(),
+        graph=_theirs(),
+        query=0,
+        pos="tree",
     ),
 }

@@ -16,13 +16,13 @@ DRAWN = {
     "matrix": lambda names, ax: plot.label_matrix(labels(names), names, tokens=names, ax=ax),
     "norms": lambda names, ax: plot.table_norms(torch.randn(len(names), 4), names, ax=ax),
     "norms of heads": lambda names, ax: plot.table_norms(torch.randn(2, len(names), 4), names, ax=ax),
-    "similarity": lambda names, ax: plot.table_similarity(torch.randn(len(names), 4), names, ax=ax),
     "mass": lambda names, ax: plot.label_mass(torch.rand(len(names)), names, ax=ax),
     "mass of layers": lambda names, ax: plot.label_mass(torch.rand(6, 8, len(names)), names, axes="LHR", ax=ax),
-    "overview": lambda names, ax: plot.label_mass_overview(torch.rand(6, 8, len(names)), names, axes="LHR", ax=ax),
     "tokens": lambda names, ax: plot.attention_tokens(weights(names), names, ax=ax),
     "bars": lambda names, ax: plot.attention_tokens(weights(names), names, query=1, ax=ax),
-    "tree": lambda names, ax: plot.attention_tree(weights(names), tree(names), query=1, node_names=names, ax=ax),
+    "tree": lambda names, ax: plot.attention_graph(
+        weights(names), tree(names), query=1, pos="tree", node_names=names, ax=ax
+    ),
     "graph": lambda names, ax: plot.attention_graph(
         weights(names), tree(names), query=1, node_names=names, labels=labels(names), names=names, ax=ax
     ),
@@ -67,7 +67,7 @@ def test_a_new_figure(draw, names):
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
 def test_given_axes(draw):
-    figure, ax = plt.subplots()
+    figure, ax = plt.subplots(layout="compressed")
     assert draw(["a", "an ever so long name", "and another one"], ax) is ax
     assert plt.get_fignums() == [figure.number]
     assert_fits(ax)
@@ -76,16 +76,5 @@ def test_given_axes(draw):
 def test_six_hundred_tokens_and_a_single_node():
     assert_fits(plot.attention_tokens(torch.rand(600, 600), [f"token{n}" for n in range(600)]))
     one = rg.Graph(torch.zeros(2, 0, dtype=torch.int64), 1)
-    for draw in (plot.attention_graph, plot.attention_tree):
-        assert_fits(draw(torch.ones(1, 1), one, node_names=["node"]))
-
-
-@pytest.mark.parametrize("layout", ["constrained", None])
-def test_a_layout_and_other_axes_decide(layout):
-    figure, (left, _) = plt.subplots(1, 2, layout=layout)
-    before = left.get_position().bounds
-    plot.label_mass(torch.full((2, 4, 9), 1 / 9), axes="LHR", ax=left)
-    assert left.get_position().bounds == before
-    figure.set_layout_engine("constrained")
-    figure.canvas.draw()
-    assert left.get_position().bounds != before
+    for pos in (None, "tree"):
+        assert_fits(plot.attention_graph(torch.ones(1, 1), one, pos=pos, node_names=["node"]))

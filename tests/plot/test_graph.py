@@ -76,7 +76,7 @@ def test_arrows_wear_the_colour_of_their_pair():
     labels = rg.EdgeType(["near", "far"], attend="all")(rg.Graph(PATH.edge_index, 3, edge_type=torch.tensor([1, 0])))
     ax = rg.plot.attention_graph(WEIGHTS, PATH, pos=POS, query=2, labels=labels, names=("near", "far"))
     colours = {int(ends(a)[0][0]): a.get_edgecolor()[:3] for a in ax.patches}
-    assert colours[1] == pytest.approx(to_rgba("#0072B2")[:3])
+    assert colours[1] == pytest.approx(to_rgba(_style.LABELS[0])[:3])
     assert colours[0] == pytest.approx(to_rgba(_style.PLAIN)[:3])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["near", "no label"]
     ax = rg.plot.attention_graph(WEIGHTS, PATH, labels=labels)
@@ -85,18 +85,21 @@ def test_arrows_wear_the_colour_of_their_pair():
 
 def test_networkx_graphs_keep_their_order_and_names():
     family = nx.DiGraph([("Ann", "Bob"), ("Bob", "Cem")])
-    ax = rg.plot.attention_graph(WEIGHTS, family, pos={"Cem": (2, 0), "Bob": (1, 0), "Ann": (0, 0)})
+    ax = rg.plot.attention_graph(WEIGHTS, family, pos=POS)
     assert [text.get_text() for text in ax.texts] == ["Ann", "Bob", "Cem"]
     assert arrows(ax) == pytest.approx({(1, 2): width(0.5), (0, 1): width(1.0)})
-    assert rg.plot.attention_graph(WEIGHTS, nx.path_graph(3), pos=nx.circular_layout(nx.path_graph(3))).patches
+    assert rg.plot.attention_graph(WEIGHTS, nx.path_graph(3)).patches
 
 
-def test_a_query_may_be_a_node_of_a_networkx_graph():
-    family = nx.DiGraph([("Ann", ("Bob", 1)), (("Bob", 1), 7)])
-    for query, number in ((("Bob", 1), 1), ("Ann", 0), (2, 2)):
-        ax = rg.plot.attention_graph(WEIGHTS, family, query=query)
-        np.testing.assert_array_equal(nodes(ax).get_array(), WEIGHTS[number])
-    assert ax.get_title() == "attention of 7"
+def test_a_tree_is_drawn_level_by_level():
+    tree, places = rg.Graph.from_parents(torch.tensor([1, -1, 1])), [[0.0, -1.0], [0.5, 0.0], [1.0, -1.0]]
+    ax = rg.plot.attention_graph(WEIGHTS, tree, query=2, pos="tree", node_names=["x", "=", "1"])
+    assert nodes(ax).get_offsets().tolist() == places
+    np.testing.assert_allclose(nodes(ax).get_array(), WEIGHTS[2])
+    drawn = {ends(arrow)[0]: arrow.get_linewidth() for arrow in ax.patches}
+    assert drawn == pytest.approx({tuple(places[0]): width(0.25), tuple(places[1]): width(1.0)})
+    ax = rg.plot.attention_graph(torch.rand(6, 6), rg.Graph.batch([tree, tree]), pos="tree")
+    assert nodes(ax).get_offsets().tolist() == [*places, *[[x + 2, y] for x, y in places]]
 
 
 def test_of_names_that_would_overlap_those_with_most_attention_stay():
@@ -122,9 +125,3 @@ def test_the_strongest_arrows_alone_are_drawn():
 def test_faint_arrows_are_left_out():
     weights = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.019, 0.0]])
     assert len(rg.plot.attention_graph(weights, PATH).patches) == 1
-
-
-def test_many_nodes_have_no_names():
-    at = torch.arange(90)
-    ax = rg.plot.attention_graph(torch.eye(90), rg.Graph(torch.stack([at[:-1], at[1:]]), 90))
-    assert not ax.texts and len(nodes(ax).get_offsets()) == 90

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
@@ -54,25 +53,16 @@ def test_a_row_of_a_batch(batch):
     np.testing.assert_array_equal(image(rg.plot.label_matrix(labels, batch=batch)), codes(labels, batch))
 
 
-def test_a_part_of_a_sum_in_any_row_of_its_batch():
-    labeler = rg.ClippedDistance(1) + rg.ClippedDistance(2)
-    ax = rg.plot.label_matrix(labeler(3), labeler.names, part=1)
-    assert image(ax).tolist() == [[2, 3, 4], [1, 2, 3], [0, 1, 2]]
-    assert legend(ax) == ["-2", "-1", "0", "1", "2"]
-    both = rg.labels.total(rg.ClippedDistance(1)(2), rg.Segments(2)(torch.tensor([[0, 1], [1, 1]])))
-    assert image(rg.plot.label_matrix(both, part=0, batch=1)).tolist() == [[1, 2], [0, 1]]
-
-
 def test_names_tokens_and_axes():
     labeler = rg.TreeRelation()
     tree = rg.Graph.from_parents(torch.tensor([1, -1, 4, 4, 1, 6, 1]))
     ax = rg.plot.label_matrix(labeler(tree), labeler.names, tokens=WORDS)
-    assert legend(ax) == [f"{label}  {name}" for label, name in enumerate(labeler.names)]
+    assert legend(ax) == list(labeler.names)
     assert [text.get_text() for text in ax.get_xticklabels()] == WORDS
     assert [text.get_text() for text in ax.get_yticklabels()] == WORDS
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
     assert ax.yaxis_inverted()
-    assert written(ax) == [str(label) for label in image(ax).flatten()]
+    assert not written(ax)  # the names are too long for the cells
 
 
 def test_short_names_stand_in_the_cells():
@@ -106,27 +96,10 @@ def test_labels_with_no_ids_at_all():
     assert legend(rg.plot.label_matrix(rg.Window(0)(2))) == ["no label", "does not attend"]
 
 
-def test_parallel_edges_show_the_first_and_a_dot():
-    index, ids = torch.tensor([[0, 0, 1], [1, 1, 2]]), torch.tensor([1, 0, 0])
-    for default, duplicates, dots in ((None, "error", 1), (-1, "sum", 1), (-1, "first", 0)):
-        labels = rg.EdgeLabels(index, ids, 2, q_len=3, default=default, duplicates=duplicates)
-        ax = rg.plot.label_matrix(labels)
-        assert image(ax)[1, 0] == 1 and image(ax)[2, 1] == 0
-        assert len(ax.lines) == dots
-        if dots:
-            assert (ax.lines[0].get_xdata().tolist(), ax.lines[0].get_ydata().tolist()) == ([0], [1])
-            assert legend(ax)[-1] == "several edges"
-
-
-def test_parallel_edges_of_one_batch_row_and_of_a_default():
-    index, ids = torch.tensor([[0, 0], [1, 1]]), torch.tensor([1, 0])
-    labels = rg.EdgeLabels(index, ids, 2, q_len=2, batch=torch.tensor([1, 1]), batch_size=2)
-    assert [len(rg.plot.label_matrix(labels, batch=row).lines) for row in (0, 1)] == [0, 1]
-    inner = rg.EdgeLabels(index, ids, 2, q_len=2, default=-1, duplicates="sum")
-    over = rg.EdgeLabels(torch.tensor([[0], [0]]), torch.tensor([0]), 2, q_len=2, default=inner)
-    assert len(rg.plot.label_matrix(over).lines) == 1
-    hidden = rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 2, q_len=2, default=inner)
-    assert len(rg.plot.label_matrix(hidden).lines) == 0
+def test_of_parallel_edges_the_first_is_shown():
+    labels = rg.EdgeLabels(torch.tensor([[0, 0, 1], [1, 1, 2]]), torch.tensor([1, 0, 0]), 2, q_len=3)
+    shown = image(rg.plot.label_matrix(labels))
+    assert shown[1, 0] == 1 and shown[2, 1] == 0
 
 
 def test_borders_of_a_packed_batch():
@@ -145,16 +118,6 @@ def test_many_distances_have_a_colour_bar_with_zero_on_it():
     names = [text.get_text() for text in bar.get_yticklabels()]
     assert names == ["-16", "-12", "-8", "-4", "0", "4", "8", "12", "16"]
     assert bar.get_yticks().tolist() == [0, 4, 8, 12, 16, 20, 24, 28, 32]
-
-
-def test_rare_labels_of_a_large_matrix_are_enlarged():
-    labels = rg.EdgeLabels(torch.tensor([[3, 500], [7, 2]]), torch.tensor([0, 1]), 2, q_len=600)
-    ax = rg.plot.label_matrix(labels, ["a", "b"])
-    (squares,) = ax.collections
-    assert squares.get_offsets().tolist() == [[500, 2], [3, 7]]
-    np.testing.assert_allclose(squares.get_facecolors(), [coloured(ax, 1), coloured(ax, 0)])
-    small = rg.EdgeLabels(torch.tensor([[3], [7]]), torch.tensor([0]), 2, q_len=60)
-    assert not rg.plot.label_matrix(small).collections
 
 
 def test_queries_that_are_not_the_keys():
@@ -177,14 +140,6 @@ def test_tokens_are_thinned_where_they_would_overlap():
     ax = rg.plot.label_matrix(rg.ClippedDistance(1)(200), tokens=tokens)
     shown = [text.get_text() for text in ax.get_xticklabels()]
     assert shown == tokens[:: len(tokens) // (len(shown) - 1)][: len(shown)] and 15 < len(shown) < 60
-
-
-def test_given_axes_are_used():
-    figure, axes = plt.subplots(1, 2)
-    assert rg.plot.label_matrix(rg.ClippedDistance(1)(3), ax=axes[1]) is axes[1]
-    assert plt.get_fignums() == [figure.number] and not axes[0].images
-    new = rg.plot.label_matrix(rg.ClippedDistance(1)(3))
-    assert plt.gcf() is new.figure and new.figure is not figure
 
 
 def test_pairs_beyond_any_picture():

@@ -34,7 +34,6 @@ def test_bars_of_one_query():
     np.testing.assert_allclose([bar.get_height() for bar in ax.patches], weights[4])
     own = [bar.get_facecolor() == to_rgba("#D55E00") for bar in ax.patches]
     assert own == [at == 4 for at in range(7)]
-    assert [text.get_color() == "#D55E00" for text in ax.get_xticklabels()] == own
     assert (ax.get_title(), ax.get_ylabel()) == ("attention of “dog” (4)", "attention") and ticks(ax, "x") == WORDS
 
 
@@ -57,21 +56,9 @@ def test_tokens_that_are_no_strings():
     assert ticks(rg.plot.attention_tokens(torch.eye(3), [7, ("b", 1), None]), "x") == ["7", "('b', 1)", "None"]
     pairs = [("a", 1), ("b", 2)]
     assert ticks(rg.plot.attention_tokens(torch.eye(2), pairs), "x") == ["('a', 1)", "('b', 2)"]
-    sides = rg.plot.attention_tokens(torch.ones(2, 3), [[1, 2], [3, 4, 5]])
+    sides = rg.plot.attention_tokens(torch.ones(2, 3), ([1, 2], [3, 4, 5]))
     assert (ticks(sides, "y"), ticks(sides, "x")) == (["1", "2"], ["3", "4", "5"])
 
 
 def test_without_any_attention_the_scale_goes_to_one():
     assert rg.plot.attention_tokens(torch.zeros(2, 2), None).images[0].get_clim() == (0, 1)
-
-
-def test_no_weight_of_a_long_input_gets_lost():
-    weights = torch.zeros(1001, 900)
-    weights[1000, 899] = 0.5
-    weights[3, 2] = 0.25
-    ax = rg.plot.attention_tokens(weights, None)
-    cells = image(ax)
-    assert cells.shape == (334, 300)
-    assert cells[333, 299] == 0.5 and cells[1, 0] == 0.25 and cells.sum() == 0.75
-    assert ax.images[0].get_extent() == [-0.5, 899.5, 1001.5, -0.5]
-    assert ax.get_xlim() == (-0.5, 899.5) and ax.get_ylim() == (1000.5, -0.5)

@@ -7,7 +7,6 @@ same error.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.call import Given
 from relgraph.call.operands import DEFAULTS, POSITIONAL, Options
-from relgraph.distributed.collectives import all_gather
 from relgraph.labels import Labels
 from relgraph.labels.memory import memory_of
 from relgraph.score import Compatibility, Named
@@ -29,8 +27,8 @@ _ELSEWHERE = {"labels", "edge_attr", "edge_key", "edge_value"}
 _NAMES = [name for name in (*POSITIONAL, *Options.__annotations__, *_WANTED) if name not in _ELSEWHERE]
 
 
-def form_of(given: Given, *, need_lse: bool, without: Sequence[int]) -> dict[str, str]:
-    """A text for each argument but the labels, by its name; without the lengths of rows on these axes."""
+def form_of(given: Given, *, need_lse: bool) -> dict[str, str]:
+    """A text for each argument but the labels, by its name."""
     defaults = {**DEFAULTS, **_WANTED}
     named = {name: given.get(name, defaults.get(name)) for name in _NAMES}
     named["need_lse"] = need_lse
@@ -39,27 +37,22 @@ def form_of(given: Given, *, need_lse: bool, without: Sequence[int]) -> dict[str
     query = given["query"]
     if isinstance(query, Tensor):
         named["the dtype of autocast"] = check.autocast_dtype(query.device.type)
-    of_rows = {"query", "key", "value", "row_scores"}
-    return {
-        name: described(x, values=name == "q_offset", without=without if name in of_rows else ())
-        for name, x in named.items()
-    }
+    return {name: described(x, values=name == "q_offset") for name, x in named.items()}
 
 
-def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> str:
+def described(x: Any, *, values: bool = False) -> str:
     """What must be equal in an argument, as a text: of tensors the shape, dtype and whether they need a gradient.
 
-    With ``values`` the elements of a small tensor, if reading them waits for no device. The axes ``without`` are "n".
+    With ``values`` the elements of a small tensor, if reading them waits for no device.
     """
     if isinstance(x, Tensor) and not x.is_nested:
         readable = x.device.type == "cpu" and x.layout == torch.strided and check.can_look_at_data(x)
         if values and readable and x.dim() < 2:
             return str(x.tolist())
         gradient = ", requires_grad=True" if x.requires_grad and torch.is_grad_enabled() else ""
-        sizes = ", ".join("n" if axis in without else str(size) for axis, size in enumerate(x.shape))
-        return f"{x.dtype} [{sizes}]{gradient}"
+        return f"{x.dtype} {list(x.shape)}{gradient}"
     if isinstance(x, (tuple, list)):
-        return f"({', '.join(described(each, without=without) for each in x)})"
+        return f"({', '.join(described(each) for each in x)})"
     if isinstance(x, Labels):
         return f"{type(x).__name__} [{x.q_len}, {x.k_len}] of {x.num_labels} labels"
     if isinstance(x, Compatibility) and x.replaces_dot:
@@ -74,7 +67,7 @@ def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> s
 def fingerprint(labels: Labels, *, whole: bool) -> str:
     """A text that is equal for two labels only if they are equal; for cut labels, it covers their common part.
 
-    Weights may differ by rounding, as parameters may, so the text has only their type and shape.
+    Numbers that are not integers may differ by rounding, so of these it has only type and shape.
     """
     kind = type(labels).__name__
     if not whole:
@@ -92,17 +85,6 @@ def fingerprint(labels: Labels, *, whole: bool) -> str:
         return f"{kind} [{labels.q_len}, {labels.k_len}] with digest {digest.hexdigest()}"
 
     return memory_of([labels], "fingerprint").once("whole", make)
-
-
-def common_bits(bits: list[int], device: torch.device, group: Any) -> list[int]:
-    """The bits that all processes have."""
-    mine = torch.tensor(bits, dtype=torch.int64, device=device)
-    found = mine.new_empty(distributed.get_world_size(group) * len(bits))
-    all_gather(found, mine, group)
-    common = bits
-    for row in found.view(-1, len(bits)).tolist():
-        common = [a & b for a, b in zip(common, row, strict=True)]
-    return common
 
 
 def shared_seed(device: torch.device, group: Any, own: Tensor | None = None) -> Tensor:

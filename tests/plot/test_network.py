@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.plot._layout import given_positions, graph_layout, tree_layout
+from relgraph.plot._network import given_positions, graph_layout, tree_layout
 
 
 def ring(count):
@@ -48,11 +48,6 @@ def test_few_nodes_and_no_edges(count):
     assert (apart(place) + 9 * np.eye(count)).min() > 0.5
 
 
-def test_a_batch_is_laid_out_as_one_graph_of_several_parts():
-    place = graph_layout(rg.Graph.batch([ring(3), ring(3)]))
-    assert apart(place)[:3, :3].max() < apart(place)[:3, 3:].min()
-
-
 def test_the_layout_is_the_same_every_time():
     torch.manual_seed(1)
     first = graph_layout(ring(7))
@@ -77,7 +72,4 @@ def test_a_long_chain():
 
 def test_given_places():
     wanted = [[0.0, 1.0], [2.0, 3.0]]
-    assert given_positions(torch.tensor(wanted), None, 2).tolist() == wanted
-    assert given_positions({"b": (2, 3), "a": (0, 1)}, ["a", "b"], 2).tolist() == wanted
-    for place in ([0.0, 1], torch.tensor([0, 1]), np.array([0.0, 1.0]), (np.float32(0), np.int64(1))):
-        assert given_positions({0: place, 1: (2, 3)}, None, 2).tolist() == wanted
+    assert given_positions(torch.tensor(wanted), 2).tolist() == wanted
