@@ -22,7 +22,7 @@ MODULES = ["relgraph"] + [
     f"relgraph.{name}"
     for name in ("functional", "score", "labels", "labelers", "nn", "pyg", "interop", "plot", "distributed")
 ]
-MODULES += [f"relgraph.interop.{name}" for name in ("checkpoints", "conllu", "networkx", "python", "transformers")]
+MODULES += [f"relgraph.interop.{name}" for name in ("bert", "conllu", "networkx", "python", "transformers")]
 
 
 def modules() -> list[ModuleType]:
@@ -163,7 +163,7 @@ def test_faults_of_a_class_are_found(as_if_public):
 
 
 def test_what_can_raise_is_seen_through_calls():
-    assert can_raise(rg.ClippedDistance) and can_raise(rg.labelers.graphormer) and can_raise(rg.Graph.of_type)
+    assert can_raise(rg.ClippedDistance) and can_raise(rg.labelers.dependency_relations) and can_raise(rg.Graph.of_type)
     assert not can_raise(rg.functional.AttentionAux) and not can_raise(rg.Graph.borders)
 
 
