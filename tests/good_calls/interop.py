@@ -52,27 +52,6 @@ def _holding(name: str, value, accepts: tuple[str, ...], **options) -> Good:
     return Good(call, {name: value}, also={name: tuple(options)}, accepts={name: accepts})
 
 
-def _at_home(number) -> Good:
-    """A graph whose nodes say which graph they are in."""
-
-    def call(home):
-        made = nx.DiGraph()
-        made.add_node("a", home=0)
-        made.add_node("b", home=home)
-        return networkx.from_networkx(made, batch="home")
-
-    return Good(call, {"home": number})
-
-
-def _counted(number) -> Good:
-    def call(num_graphs):
-        made = nx.DiGraph(num_graphs=num_graphs)
-        made.add_node("a", home=0)
-        return networkx.from_networkx(made, batch="home")
-
-    return Good(call, {"num_graphs": number})
-
-
 def _bert() -> dict[str, torch.Tensor]:
     sizes = {f"attention.self.{name}": (4, 4) for name in ("query", "key", "value")}
     sizes |= {"attention.output.dense": (4, 4), "intermediate.dense": (6, 4), "output.dense": (4, 6)}
@@ -119,10 +98,9 @@ GOOD_CALLS = {
             "node_types": ["x", "y"],
             "node_features": "size",
             "edge_features": ["weight"],
-            "batch": "home",
         },
-        also={"graph": ("batch",), "types": ("edge_type",), "node_types": ("node_type",)},
-        accepts={"node_features": ("list",), "types": HASHABLE},
+        also={"types": ("edge_type",), "node_types": ("node_type",)},
+        accepts={"graph": ("list", "tuple"), "node_features": ("list",), "types": HASHABLE},
     ),
     "networkx.from_networkx (functions)": lambda: Good(
         networkx.from_networkx,
@@ -141,8 +119,6 @@ GOOD_CALLS = {
     "networkx.from_networkx (weights)": lambda: _holding(
         "weight", 0.5, ("numpy array", "true", "list", "tensor"), edge_features="weight"
     ),
-    "networkx.from_networkx (graphs)": lambda: _at_home(1),
-    "networkx.from_networkx (a number of graphs)": lambda: _counted(2),
     "networkx.to_networkx": lambda: Good(
         networkx.to_networkx,
         {
@@ -192,7 +168,7 @@ GOOD_CALLS = {
         },
         also={"row": ("most_cells",), "table": ("hide", "row")},
     ),
-    "python.read": lambda: _but(SyntaxError, python.read, ("bytes",), source="x = 1\nprint(x)"),
+    "python.read": lambda: _but(SyntaxError, python.read, source="x = 1\nprint(x)"),
     "python.SourceGraph.edges": lambda: Good(python.read("x = 1").edges, {"name": "LAST_WRITE"}),
     "python.SourceGraph.only": lambda: Good(python.read("x = 1").only, {"nodes": [0, 2]}),
 }

@@ -6,6 +6,7 @@ import re
 import string
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +144,12 @@ def schemas(draw):
 def test_against_pair_by_pair(schema, clip, spelled):
     labeler = SchemaRelations(clip, spelled=spelled, stopwords=["the"])
     assert named(labeler, schema) == oracle(schema, clip, ["the"], spelled)
+
+
+def test_a_schema_among_others_has_the_labels_that_it_has_alone():
+    labeler, several = SchemaRelations(), [SMALL, EMPTY, EVERYTHING]
+    alone = [labeler(schema).to_dense()[0][0] + 1 for schema in several]
+    assert torch.equal(labeler(several).to_dense()[0][0], torch.block_diag(*alone) - 1)
 
 
 def test_all_51_relations_occur_under_the_published_ids():
