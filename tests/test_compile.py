@@ -133,7 +133,6 @@ READERS = {
     "Graph.pairs": rg.NodeType(2),
     "Graph.parents": rg.UpDown(2),
     "shortest_path_lengths": rg.ShortestPath(2),
-    "a random walk": rg.RandomWalk(2),
     "joining edges": rg.EdgeType(2, attend="all", default="none") * rg.EdgeType(2, attend="all", default="none"),
 }
 

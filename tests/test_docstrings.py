@@ -21,7 +21,7 @@ MODULES = ["relgraph"] + [
     f"relgraph.{name}"
     for name in ("functional", "score", "labels", "labelers", "nn", "pyg", "interop", "plot", "distributed")
 ]
-MODULES += [f"relgraph.interop.{name}" for name in ("checkpoints", "conllu", "networkx", "python", "transformers")]
+MODULES += [f"relgraph.interop.{name}" for name in ("bert", "conllu", "networkx", "python", "transformers")]
 
 
 def modules() -> list[ModuleType]:

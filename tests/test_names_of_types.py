@@ -102,11 +102,7 @@ def test_types_that_are_no_strings_have_no_names():
 LABELERS = {
     "edges": lambda edges, nodes: rg.EdgeType(edges),
     "their inverses": lambda edges, nodes: rg.EdgeType(edges, inverse=True, attend="all", duplicates="first"),
-    "edges of paths": lambda edges, nodes: rg.labelers.PathEdges(2, edges),
-    "GRPE's code": lambda edges, nodes: rg.labelers.ReleasedGRPE(2, edges),
-    "GRPE": lambda edges, nodes: rg.labelers.grpe(2, edges),
     "a sum": lambda edges, nodes: rg.EdgeType(edges, attend="all") + rg.ShortestPath(2),
-    "reversed": lambda edges, nodes: rg.labelers.Reversed(rg.EdgeType(edges)),
     "trees": lambda edges, nodes: rg.labelers.dependency_relations(edges),
     "nodes": lambda edges, nodes: rg.NodeType(nodes),
 }

@@ -1,6 +1,6 @@
 """Graphs and models from other packages and formats; each module loads on first use and then imports its package.
 
-- ``relgraph.interop.checkpoints``: reads checkpoints of other code into layers of relgraph; needs nothing else.
+- ``relgraph.interop.bert``: BERT's encoder with ``relative_key`` from a state dict; needs nothing else.
 - ``relgraph.interop.conllu``: dependency trees of treebanks; needs the extra ``relgraph[conllu]``.
 - ``relgraph.interop.networkx``: from and to networkx graphs; needs the extra ``relgraph[networkx]``.
 - ``relgraph.interop.pandas``: cells of relational tables, sampled around a row; needs the extra ``relgraph[pandas]``.
@@ -10,9 +10,8 @@
 
 A module whose package is missing raises an ImportError that says what to install.
 
-``checkpoints`` and ``transformers`` share ``weights``, which makes a layer with the weights of an attention, and
-``bert``, the relative positions of BERT. ``networkx`` uses two more files: ``_networkx_items`` lists nodes and edges,
-``_networkx_attributes`` makes tensors from their attributes.
+``transformers`` uses ``weights``, which makes a layer with the weights of an attention. ``networkx`` uses two more
+files: ``_networkx_items`` lists nodes and edges, ``_networkx_attributes`` makes tensors from their attributes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from types import ModuleType
 
 from relgraph.arguments.public import lists_public
 
-MODULES = ("checkpoints", "conllu", "networkx", "pandas", "python", "transformers")
+MODULES = ("bert", "conllu", "networkx", "pandas", "python", "transformers")
 
 __all__ = list(MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
 
 
@@ -56,19 +55,6 @@ def attribute(argument: str, kind: str, item: Item, name: str) -> Any:
             f"got {cut(str(sorted(map(str, item.of))))}"
         )
     return item.of[name]
-
-
-def borders_by_attribute(graph: Any, nodes: Sequence[Item], batch: str) -> Tensor:
-    """The borders of a packed batch, ``[G+1]``, from the attribute that gives the number of each node's graph."""
-    if not isinstance(batch, str):
-        raise TypeError(f"batch must be the name of an attribute, or None, got {type(batch).__name__}")
-    home = [attribute("batch", "node", item, batch) for item in nodes]
-    most = check.MOST_GRAPHS
-    for at, number in enumerate(home):
-        check.integer(f"the node attribute {batch!r}", number, minimum=home[at - 1] if at else 0, maximum=most - 1)
-    count = check.integer("graph.graph['num_graphs']", graph.graph.get("num_graphs", 0), minimum=0, maximum=most)
-    counts = torch.bincount(torch.tensor(home, dtype=torch.int64), minlength=count)
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 def _directed(graph: Any) -> Iterable[tuple[Any, Any, dict[str, Any]]]:

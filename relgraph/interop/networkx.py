@@ -29,7 +29,7 @@ from relgraph.interop._networkx_attributes import (
     read_features,
     read_types,
 )
-from relgraph.interop._networkx_items import borders_by_attribute, listed
+from relgraph.interop._networkx_items import listed
 from relgraph.labels import Labels
 
 __all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
@@ -81,7 +81,6 @@ def from_networkx(
     node_types: Sequence[Hashable] | None = None,
     node_features: ReadNumbers | None = None,
     edge_features: ReadNumbers | None = None,
-    batch: str | None = None,
 ) -> FromNetworkx:
     """Make the graph that labelers read: an edge u → v lets v, the query, look at u, the key.
 
@@ -104,9 +103,6 @@ def from_networkx(
             concatenate; or a function of the node and the dict of its attributes. They become ``x``, ``[N, F]``.
         edge_features: the same for edges; a function takes u, v and the dict of the edge's attributes. They become
             ``edge_attr``, ``[E, F]``, in both directions of an undirected edge.
-        batch: the node attribute with the number of a node's graph, from 0 and never falling, if one networkx graph
-            holds a packed batch. ``graph.graph["num_graphs"]``, if present, is the number of graphs, so that the last
-            ones may be empty.
 
     Returns:
         A :class:`~relgraph.interop.networkx.FromNetworkx`; for several graphs its ``graph`` is packed, and its rows
@@ -116,8 +112,7 @@ def from_networkx(
         TypeError: not a networkx graph, types of the wrong kind, features that are not numbers.
         ValueError: no graphs, an attribute is missing or holds numbers with a fraction as types, a type is not among
             ``types``, types cannot be sorted or are given without ``edge_type`` or ``node_type``, nodes or edges have
-            different numbers of features, ``batch`` with several graphs, ``batch`` falls, or an edge crosses from graph
-            to graph.
+            different numbers of features.
 
     Example:
         >>> import networkx as nx
@@ -137,14 +132,12 @@ def from_networkx(
         (('aunt', 'brother', 'mother'), ((0, 'Cem'), (1, 'Ann'), (1, 'Dan')), [0, 3, 5])
     """
     several = not isinstance(graph, nx.Graph)
-    graphs = _checked_graphs(graph, batch) if several else (graph,)
+    graphs = _checked_graphs(graph) if several else (graph,)
     nodes, edges, edge_index = listed(graphs, several=several)
     edge_ids, types = read_types("edge", edges, edge_type, types)
     node_ids, node_types = read_types("node", nodes, node_type, node_types)
     features = read_features("node", nodes, node_features), read_features("edge", edges, edge_features)
     ptr = torch.tensor([0, *map(len, graphs)]).cumsum(0) if several else None
-    if batch is not None:
-        ptr = borders_by_attribute(graph, nodes, batch)
     read: dict[str, Any] = {"edge_types": (edge_ids, types), "node_types": (node_ids, node_types)}
     texts = {name: of for name, (ids, of) in read.items() if ids is not None and all(isinstance(x, str) for x in of)}
     made = Graph(edge_index, len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr, **texts)
@@ -165,7 +158,7 @@ def to_networkx(
 
     The source is the key, the target the query. If the graph has types and if you give features, nodes have the
     attributes ``node_type`` and ``x``, and edges have ``edge_type`` and ``edge_attr``. For a packed batch, nodes also
-    have ``batch``, the number of their graph, and the networkx graph has ``num_graphs``.
+    have ``batch``, the number of their graph.
 
     Source: conventions of networkx (:class:`~networkx.MultiDiGraph`).
 
@@ -208,7 +201,6 @@ def to_networkx(
             nx.set_node_attributes(made, dict(zip(named, of, strict=True)), name)
     if graph.ptr is not None:
         nx.set_node_attributes(made, dict(zip(named, graph.graph_of().tolist(), strict=True)), "batch")
-        made.graph["num_graphs"] = graph.num_graphs
     return made
 
 
@@ -254,7 +246,7 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
     return made
 
 
-def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
+def _checked_graphs(graphs: Any) -> tuple[Any, ...]:
     """Several networkx graphs, at least one."""
     if type(graphs).__module__.startswith("torch_geometric."):
         raise TypeError(f"graph must be a networkx graph or several, got {in_place_of_graph(graphs)}")
@@ -266,8 +258,6 @@ def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
             raise TypeError(f"graphs[{at}] must be a networkx graph, got {type(graph).__name__}")
     if not listed:
         raise ValueError("graph must be a networkx graph or several, got none")
-    if batch is not None:
-        raise ValueError(f"batch must be left out with several graphs, got {shown(batch)}")
     return listed
 
 

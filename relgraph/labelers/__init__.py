@@ -5,14 +5,11 @@ graph, a graph or tree labeler with a :class:`~relgraph.Graph`, and :class:`~rel
 :class:`~relgraph.labelers.Schema`.
 
 - Sequences and grids: ``ClippedDistance``, ``BucketedDistance``, ``Window``, ``Segments``, ``Grid``, ``GridRows``,
-  ``GridColumns``, ``BucketedGrid``.
+  ``GridColumns``.
 - To write your own: ``Labeler``, ``DistanceLabeler``, ``FromFunction``; ``label_pairs`` turns ids of all pairs into
   labels.
-- Graphs: ``EdgeType``, ``ShortestPath``, ``PathEdges``, ``RandomWalk``, ``PersonalizedPageRank``, ``Degree``,
-  ``NodeType``, ``VirtualNode``, ``Reversed``, ``graphormer``, ``grpe``,
-  ``ReleasedGRPE``, ``shortest_path_lengths``.
-- Trees: ``TreeRelation``, ``UpDown``, ``AncestorDistance``, ``SiblingDistance``, ``StructuralPosition``,
-  ``dependency_relations`` with ``UD_RELATIONS``.
+- Graphs: ``EdgeType``, ``ShortestPath``, ``NodeType``, ``shortest_path_lengths``.
+- Trees: ``TreeRelation``, ``UpDown``, ``dependency_relations`` with ``UD_RELATIONS``.
 - Code and databases: ``CodeRelations`` with ``GREAT_TYPES``, ``SchemaRelations`` of a ``Schema``, ``CellRelations`` of
   ``Cells``.
 - Whole paths as labels: ``ShortestPathTypes`` and ``TreePaths`` give ``PathLabels``; ``unique_paths`` numbers paths.
@@ -47,25 +44,15 @@ from relgraph.labelers.cells import CellRelations as CellRelations
 from relgraph.labelers.cells import Cells as Cells
 from relgraph.labelers.code import GREAT_TYPES as GREAT_TYPES
 from relgraph.labelers.code import CodeRelations as CodeRelations
-from relgraph.labelers.graph.degree import Degree as Degree
 from relgraph.labelers.graph.edge_type import EdgeType as EdgeType
 from relgraph.labelers.graph.node_type import NodeType as NodeType
-from relgraph.labelers.graph.node_type import VirtualNode as VirtualNode
-from relgraph.labelers.graph.path_edges import PathEdges as PathEdges
 from relgraph.labelers.graph.paths import PathLabels as PathLabels
 from relgraph.labelers.graph.paths import ShortestPathTypes as ShortestPathTypes
 from relgraph.labelers.graph.paths import unique_paths as unique_paths
-from relgraph.labelers.graph.published import graphormer as graphormer
-from relgraph.labelers.graph.published import grpe as grpe
-from relgraph.labelers.graph.random_walk import PersonalizedPageRank as PersonalizedPageRank
-from relgraph.labelers.graph.random_walk import RandomWalk as RandomWalk
-from relgraph.labelers.graph.released import ReleasedGRPE as ReleasedGRPE
-from relgraph.labelers.graph.reversed import Reversed as Reversed
 from relgraph.labelers.graph.shortest_path import ShortestPath as ShortestPath
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths as shortest_path_lengths
 from relgraph.labelers.schema import Schema as Schema
 from relgraph.labelers.schema import SchemaRelations as SchemaRelations
-from relgraph.labelers.sequence.bucketed_grid import BucketedGrid as BucketedGrid
 from relgraph.labelers.sequence.buckets import BucketedDistance as BucketedDistance
 from relgraph.labelers.sequence.distance import ClippedDistance as ClippedDistance
 from relgraph.labelers.sequence.distance import DistanceLabeler as DistanceLabeler
@@ -80,8 +67,5 @@ from relgraph.labelers.tree.dependency import dependency_relations as dependency
 from relgraph.labelers.tree.paths import TreePaths as TreePaths
 from relgraph.labelers.tree.relation import TreeRelation as TreeRelation
 from relgraph.labelers.tree.relation import UpDown as UpDown
-from relgraph.labelers.tree.structural import AncestorDistance as AncestorDistance
-from relgraph.labelers.tree.structural import SiblingDistance as SiblingDistance
-from relgraph.labelers.tree.structural import StructuralPosition as StructuralPosition
 
 __dir__ = lists_public(globals())

@@ -13,8 +13,6 @@ from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import GraphLabeler, why_all_labeled
 from relgraph.labels import BlockLabels, DenseLabels
 
-DEFAULTS = ("other", "unlabeled")  # or None: what a tree labeler does with pairs that have no id
-
 
 class AllPairsLabeler(GraphLabeler):
     """The base class of labelers that write out an id for every pair of a graph."""
@@ -88,21 +86,3 @@ def bool_as_ids(name: str, ids: Any, num_labels: int) -> Any:
     if num_labels != 2:
         raise ValueError(f"{name} may be truth values only if num_labels is 2, got num_labels = {num_labels}")
     return ids.to(torch.int8)
-
-
-def check_default(default: str | None) -> str | None:
-    """Return ``default``; raise an error unless it is None or one of DEFAULTS."""
-    return None if default is None else check.choice("default", default, DEFAULTS)
-
-
-def names_and_other(names: tuple[str, ...], default: str | None) -> tuple[str, ...]:
-    """The names, and ``"other"`` at the end if other pairs have that label."""
-    return (*names, "other") if default == "other" else names
-
-
-def label_with_default(graph: Graph, ids: Tensor, num_labels: int, default: str | None) -> DenseLabels | BlockLabels:
-    """Labels from one id per pair in the order of ``Graph.pairs``; pairs with id -1 follow ``default``."""
-    other = ids < 0
-    if default == "other":
-        ids = ids.masked_fill(other, num_labels - 1)
-    return label_pairs(graph, ids, num_labels, attend=~other if default is None else None)

@@ -237,14 +237,6 @@ def why_all_labeled(_: Any) -> str:
     return "it labels every pair that attends: put it last"
 
 
-def why_default_labels(labeler: Any) -> str | None:
-    """Answer :meth:`Labeler._why_never_unlabeled` for a labeler with a ``default`` for its other pairs."""
-    if labeler.default == "unlabeled":
-        return None
-    others = "do not attend" if labeler.default is None else f"have the label {labeler.default!r}"
-    return f"its other pairs {others} because default={labeler.default!r}: give it default='unlabeled'"
-
-
 def unusual(thing: Any, **usual: Any) -> str:
     """The options of ``thing`` that differ from the ``usual`` ones, as ``repr`` shows them after other arguments."""
     return "".join(

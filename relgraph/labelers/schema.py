@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,6 @@ from relgraph.labels import BlockLabels, DenseLabels
 
 VALUE_KINDS = ("NUMBER", "TIME", "CELLMATCH")
 PUNCTUATION = frozenset(string.punctuation)
-WORD_END = re.compile(r"\b")
-LONGEST_RUN = 5
-"""How many words of a question the published code compares with a name at once."""
 
 
 @final
@@ -46,7 +42,6 @@ class Schema:
             (``"CELLMATCH"``).
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: a number that no word, column or table has, an empty name, or an unknown kind of value.
 
     Example:
@@ -117,15 +112,6 @@ class SchemaRelations(Labeler):
     A word matches a whole name if it is in a run of words that equals the name. It matches a part if the name contains
     it, or contains it and a neighbour in this order; a single stopword or punctuation mark does not match.
 
-    ``released=True`` follows the published code where it differs from this, as its checkpoints need:
-
-    - It reads runs of at most five words, so that a longer name never matches as a whole.
-    - It finds a part only at the beginning of a name, and not if the part begins or ends with a mark.
-    - It matches no word with column 0, the ``*`` of its schemas, and every other column by its name.
-    - A column refers to one other column at most, the last that is given.
-    - The foreign key between column and table looks at the column's own table: a column that refers to one of its own
-      table has ``ct_foreign_key`` to every other table, and no other column has it.
-
     Source: Wang et al. 2020 (RAT-SQL), table 1 and section 4.3, and the order of ids of the code released with it.
 
     Args:
@@ -133,10 +119,9 @@ class SchemaRelations(Labeler):
         spelled: whether each word of a name has its own position. If False, each name has one position, so the only
             distance within names is 0.
         stopwords: words that do not match a part of a name by themselves.
-        released: whether to follow the published code where it differs; not together with ``spelled``.
 
     Raises:
-        TypeError, ValueError: a wrong type, a negative clip, more than 2^20 labels, or ``released`` with ``spelled``.
+        ValueError: more than 2^20 labels.
 
     Example:
         >>> labeler = rg.labelers.SchemaRelations()
@@ -151,21 +136,13 @@ class SchemaRelations(Labeler):
     clip: int
     spelled: bool
     stopwords: tuple[str, ...]
-    released: bool
 
-    def __init__(
-        self, clip: int = 2, *, spelled: bool = False, stopwords: Iterable[str] = (), released: bool = False
-    ) -> None:
+    def __init__(self, clip: int = 2, *, spelled: bool = False, stopwords: Iterable[str] = ()) -> None:
         self._set(
             clip=check.integer("clip", clip, minimum=0),
             spelled=check.boolean("spelled", spelled),
             stopwords=tuple(sorted(set(_checked_words("stopwords", stopwords)))),
-            released=check.boolean("released", released),
         )
-        if spelled and released:
-            raise ValueError(
-                "spelled must be False with released=True, as the published code links other columns then, got True"
-            )
         check.most_labels("clip", self.num_labels)
 
     @property
@@ -204,7 +181,7 @@ class SchemaRelations(Labeler):
             labels for several schemas. Id r is called ``names[r]``, query's kind first: ``"qc_CEM"``.
 
         Raises:
-            TypeError, ValueError: not a Schema, or no schemas.
+            ValueError: no schemas.
         """
         if isinstance(schemas, Schema):
             return DenseLabels(self._ids(schemas)[None], self.num_labels)
@@ -219,7 +196,7 @@ class SchemaRelations(Labeler):
     def _ids(self, schema: Schema) -> Tensor:
         """The relation of every pair, ``[N, N]``."""
         id_of = {name: number for number, name in enumerate(self.names)}
-        ids = _relations(schema, id_of, frozenset(self.stopwords), released=self.released)
+        ids = _relations(schema, id_of, frozenset(self.stopwords))
         counts = torch.tensor([len(schema.question), len(schema.columns), len(schema.tables)])
         kind = torch.arange(3).repeat_interleave(counts)
         item = torch.arange(len(schema))
@@ -234,33 +211,28 @@ class SchemaRelations(Labeler):
         return torch.where(near, zeros[kind][:, None] + distance, ids)
 
 
-def _relations(schema: Schema, id_of: dict[str, int], stopwords: frozenset[str], *, released: bool) -> Tensor:
+def _relations(schema: Schema, id_of: dict[str, int], stopwords: frozenset[str]) -> Tensor:
     """The ids of all pairs, ``[N, N]``, except pairs of two words or of an item with itself."""
 
     def matches(names: Sequence[tuple[str, ...]], find: Callable[..., set[int]]) -> Tensor:
         """The words of the question that ``find`` matches with each name, ``[words, names]``."""
-        found = [(word, n) for n, name in enumerate(names) for word in find(schema.question, name, stopwords)]
+        found = [(word, n) for n, name in enumerate(names) for word in find(schema.question, name)]
         return _mask((len(schema.question), len(names)), found)
 
     paint = partial(_paint, id_of)
-    whole, part = (_whole_as_released, _part_as_released) if released else (_whole_matches, _part_matches)
+    part = partial(_part_matches, stopwords=stopwords)
     names = [() if table is None else name for table, name in schema.columns]
-    foreign_keys = schema.foreign_keys
-    if released:
-        names = [() if number == 0 else name for number, (_, name) in enumerate(schema.columns)]
-        foreign_keys = tuple(dict(foreign_keys).items())  # the last of each column
     shape = (len(schema.question), len(names))
     by_column = {kind: _mask(shape, [(w, c) for w, c, k in schema.values if k == kind]) for kind in VALUE_KINDS}
-    by_column |= {"CPM": matches(names, part), "CEM": matches(names, whole)}
-    by_table = {"TPM": matches(schema.tables, part), "TEM": matches(schema.tables, whole)}
+    by_column |= {"CPM": matches(names, part), "CEM": matches(names, _whole_matches)}
+    by_table = {"TPM": matches(schema.tables, part), "TEM": matches(schema.tables, _whole_matches)}
     table = torch.tensor([-1 if t is None else t for t, _ in schema.columns], dtype=torch.int64)
     owned = table[:, None] == torch.arange(len(schema.tables))
     together = table[:, None] == table
-    refers = _mask((len(names), len(names)), foreign_keys)
+    refers = _mask((len(names), len(names)), schema.foreign_keys)
     refers_to_table = (refers.int() @ owned.int()) > 0
-    within = (refers & together).any(1)[:, None].expand_as(owned)
     belongs = {
-        "foreign_key": within if released else refers_to_table,
+        "foreign_key": refers_to_table,
         "any_table": (table < 0)[:, None].expand_as(owned),
         "table_match": owned,
         "primary_key": _mask((len(names),), [(c,) for c in schema.primary_keys])[:, None] & owned,
@@ -284,7 +256,7 @@ def _paint(id_of: dict[str, int], way: str, **layers: Tensor) -> Tensor:
     return ids
 
 
-def _whole_matches(question: tuple[str, ...], name: tuple[str, ...], _: frozenset[str]) -> set[int]:
+def _whole_matches(question: tuple[str, ...], name: tuple[str, ...]) -> set[int]:
     """The words of the question that are in a run equal to the name."""
     width = len(name)
     starts = [start for start in range(len(question) - width + 1) if question[start : start + width] == name]
@@ -297,34 +269,6 @@ def _part_matches(question: tuple[str, ...], name: tuple[str, ...], stopwords: f
     pairs = set(pairwise(name))  # enough: each word of a longer run is in a run of two
     twos = {at for at, pair in enumerate(pairwise(question)) if pair in pairs}
     return {at for at, word in enumerate(question) if word in telling} | twos | {at + 1 for at in twos}
-
-
-def _whole_as_released(question: tuple[str, ...], name: tuple[str, ...], _: frozenset[str]) -> set[int]:
-    """The words of the question in a run of at most five that equals the name, as text."""
-    return _in_runs(question, lambda run: run == " ".join(name))
-
-
-def _part_as_released(question: tuple[str, ...], name: tuple[str, ...], stopwords: frozenset[str]) -> set[int]:
-    """The words of the question in a run of at most five that the name begins with, between ends of words."""
-    text = " ".join(name)
-
-    def begins(run: str) -> bool:
-        if run in stopwords or run in PUNCTUATION or not text.startswith(run):
-            return False
-        return all(WORD_END.match(text, at) is not None for at in (0, len(run)))
-
-    return _in_runs(question, begins)
-
-
-def _in_runs(question: tuple[str, ...], holds: Callable[[str], bool]) -> set[int]:
-    """The places of the words in runs of one to five words, joined by spaces, for which ``holds`` is true."""
-    found: set[int] = set()
-    for width in range(1, LONGEST_RUN + 1):
-        for start in range(len(question) - width + 1):
-            run = " ".join(question[start : start + width])
-            if run.strip() and holds(run):
-                found.update(range(start, start + width))
-    return found
 
 
 def _mask(shape: tuple[int, ...], places: Sequence[tuple[int, ...]]) -> Tensor:

@@ -101,11 +101,6 @@ GOOD_CALLS = {
         {"num_buckets": 8, "max_distance": 20, "bidirectional": True, "rule": "t5"},
         also={"num_buckets": ("max_distance",), "rule": ("num_buckets", "max_distance")},
     ),
-    "BucketedDistance (iRPE)": lambda: Good(
-        partial(rg.BucketedDistance, rule="irpe"),
-        {"alpha": 1.9, "beta": 3.8, "gamma": 15.2},
-        also={"alpha": ("beta", "gamma")},
-    ),
     "Window": lambda: Good(rg.Window, {"left": 2, "right": 1}),
     "DistanceLabeler.__call__": lambda: Good(
         rg.ClippedDistance(1),
@@ -129,12 +124,6 @@ GOOD_CALLS = {
         also={"segments": ("k_segments",)},
     ),
     "Grid": lambda: Good(rg.Grid, {"clip": (1, 2), "extra_tokens": 1, "beyond": "clip"}),
-    "BucketedGrid": lambda: Good(
-        rg.labelers.BucketedGrid,
-        {"rule": "product", "alpha": 1.9, "beta": 3.8, "gamma": 15.2, "extra_tokens": 1},
-        also={"alpha": ("beta", "gamma")},
-    ),
-    "BucketedGrid.__call__": lambda: Good(rg.labelers.BucketedGrid(), {"height": 2, "width": 3}),
     "Grid.__call__": lambda: Good(rg.Grid(1), {"height": 2, "width": 3}),
     "GridRows": lambda: Good(rg.labelers.GridRows, {"clip": 1}),
     "GridRows.__call__": lambda: Good(rg.labelers.GridRows(1), {"height": 2, "width": 3}),
@@ -170,56 +159,11 @@ GOOD_CALLS = {
     "NodeType": lambda: Good(rg.NodeType, {"types": ["C", "N"]}, accepts={"types": WORDS}),
     "NodeType (a number)": lambda: Good(rg.NodeType, {"types": 2}),
     "NodeType.__call__": lambda: _of_graph(rg.NodeType(2)),
-    "VirtualNode": lambda: Good(rg.VirtualNode, {"node_type": 1}),
-    "VirtualNode.__call__": lambda: _of_graph(rg.VirtualNode(1)),
-    "Degree": lambda: Good(rg.Degree, {"clip": 2, "direction": "in"}),
-    "Degree.__call__": lambda: _of_graph(rg.Degree(2)),
-    "ShortestPath": lambda: Good(
-        rg.ShortestPath, {"clip": 2, "directed": False, "beyond": "clip", "unreachable": "label"}
-    ),
+    "ShortestPath": lambda: Good(rg.ShortestPath, {"clip": 2, "directed": False, "unreachable": "label"}),
     "ShortestPath.__call__": lambda: _of_graph(rg.ShortestPath(2)),
     "shortest_path_lengths": lambda: Good(
         rg.labelers.shortest_path_lengths, {"graph": graph(), "max_distance": 2, "directed": False}
     ),
-    "PathEdges": lambda: Good(
-        rg.PathEdges, {"max_path": 2, "types": ["bond", "hop"], "directed": False}, accepts={"types": WORDS}
-    ),
-    "PathEdges (a number)": lambda: Good(rg.PathEdges, {"max_path": 2, "types": 2}),
-    "PathEdges.__call__": lambda: _of_graph(rg.PathEdges(2, 2)),
-    "RandomWalk": lambda: Good(rg.RandomWalk, {"step": 2, "bins": 8, "directed": False}),
-    "RandomWalk (edges)": lambda: Good(rg.RandomWalk, {"step": 2, "bins": (0.1, 0.5)}),
-    "RandomWalk.__call__": lambda: _of_graph(rg.RandomWalk(2)),
-    "PersonalizedPageRank": lambda: Good(rg.PersonalizedPageRank, {"bins": 8, "alpha": 0.2, "directed": False}),
-    "PersonalizedPageRank.__call__": lambda: _of_graph(rg.PersonalizedPageRank()),
-    "graphormer": lambda: Good(
-        rg.labelers.graphormer,
-        {
-            "clip": 2,
-            "types": ["bond", "hop"],
-            "max_path": 2,
-            "beyond": "clip",
-            "unreachable": "label",
-            "virtual_node": 1,
-            "start": "query",
-        },
-        accepts={"types": WORDS},
-    ),
-    "Reversed": lambda: Good(rg.labelers.Reversed, {"labeler": rg.EdgeType(2)}, also={"labeler": ("operand",)}),
-    "Reversed.__call__": lambda: _of_graph(rg.labelers.Reversed(rg.EdgeType(2))),
-    "grpe": lambda: Good(
-        rg.labelers.grpe,
-        {"clip": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first", "task_node": 1},
-        accepts={"types": WORDS},
-    ),
-    "grpe (released)": lambda: Good(
-        rg.labelers.grpe, {"clip": 2, "types": 2, "released": True}, also={"released": ("duplicates",)}
-    ),
-    "ReleasedGRPE": lambda: Good(
-        rg.labelers.ReleasedGRPE,
-        {"clip": 2, "types": ["bond", "hop"], "directed": False, "task_node": 1},
-        accepts={"types": WORDS},
-    ),
-    "ReleasedGRPE.__call__": lambda: _of_graph(rg.labelers.ReleasedGRPE(2, 2, task_node=1)),
     "label_pairs": lambda: Good(
         rg.labelers.label_pairs,
         {
@@ -242,12 +186,6 @@ GOOD_CALLS = {
     "TreeRelation.__call__": lambda: _of_graph(rg.TreeRelation()),
     "UpDown": lambda: Good(rg.UpDown, {"clip": (2, 1), "forest": False}),
     "UpDown.__call__": lambda: _of_graph(rg.UpDown(2)),
-    "AncestorDistance": lambda: Good(rg.AncestorDistance, {"clip": 2, "default": "other", "forest": False}),
-    "AncestorDistance.__call__": lambda: _of_graph(rg.AncestorDistance(2)),
-    "SiblingDistance": lambda: Good(rg.SiblingDistance, {"clip": 2, "default": "other", "forest": False}),
-    "SiblingDistance.__call__": lambda: _of_graph(rg.SiblingDistance(2)),
-    "StructuralPosition": lambda: Good(rg.labelers.StructuralPosition, {"clip": 2, "forest": False}),
-    "StructuralPosition.__call__": lambda: _of_graph(rg.labelers.StructuralPosition(2)),
     "dependency_relations": lambda: Good(
         rg.labelers.dependency_relations,
         {"relations": ["nsubj", "obj"], "self_loop": False, "attend": "all", "default": "unlabeled"},
@@ -268,7 +206,7 @@ GOOD_CALLS = {
     ),
     "SchemaRelations": lambda: Good(
         rg.labelers.SchemaRelations,
-        {"clip": 2, "spelled": False, "stopwords": ["the"], "released": False},
+        {"clip": 2, "spelled": False, "stopwords": ["the"]},
         accepts={"stopwords": WORDS},
     ),
     "SchemaRelations.__call__": lambda: Good(
@@ -285,9 +223,7 @@ GOOD_CALLS = {
     ),
     "ShortestPathTypes.__call__": lambda: _of_graph(rg.labelers.ShortestPathTypes(2, 2)),
     "ShortestPathTypes.describe": lambda: _of_graph(rg.labelers.ShortestPathTypes(2, 2).describe),
-    "TreePaths": lambda: Good(
-        rg.labelers.TreePaths, {"max_length": 2, "num_types": 2, "longer": "first", "forest": False}
-    ),
+    "TreePaths": lambda: Good(rg.labelers.TreePaths, {"max_length": 2, "num_types": 2, "forest": False}),
     "TreePaths.__call__": lambda: _of_graph(rg.labelers.TreePaths(2, 2)),
     "TreePaths.describe": lambda: _of_graph(rg.labelers.TreePaths(2, 2).describe),
     "unique_paths": lambda: Good(rg.labelers.unique_paths, {"sequences": torch.tensor([[2, -1], [0, 1], [2, -1]])}),
@@ -295,7 +231,7 @@ GOOD_CALLS = {
 
 
 BY_DISTANCE = (rg.ClippedDistance(1), rg.BucketedDistance(8, 20), rg.Window(1))
-ON_GRIDS = (rg.Grid(1), rg.labelers.GridRows(1), rg.labelers.GridColumns(1), rg.labelers.BucketedGrid("quant"))
+ON_GRIDS = (rg.Grid(1), rg.labelers.GridRows(1), rg.labelers.GridColumns(1))
 COMPOSED = (
     rg.ClippedDistance(1) * rg.Window(1),
     rg.ClippedDistance(1) + rg.Window(1),

@@ -35,7 +35,7 @@ def listed(graph):
     return sorted(zip(*graph.edge_index.tolist(), graph.edge_type.tolist(), strict=True))
 
 
-@given(st.booleans().flatmap(graphs))
+@given(graphs())
 @settings(max_examples=50)
 def test_our_graphs_come_back(graph):
     back = from_networkx(
@@ -44,13 +44,10 @@ def test_our_graphs_come_back(graph):
         types=["a", "b", "c"],
         node_type="node_type",
         node_types=["A", "B"],
-        batch=None if graph.ptr is None else "batch",
     )
     assert back.nodes == tuple(range(graph.num_nodes))
     assert listed(back.graph) == listed(graph)
     assert torch.equal(back.graph.node_type, graph.node_type)
-    assert (back.graph.ptr is None) == (graph.ptr is None)
-    assert graph.ptr is None or torch.equal(back.graph.ptr, graph.ptr)
 
 
 @given(graphs())
@@ -113,14 +110,6 @@ def test_types_by_function_see_each_direction():
     assert made.graph.node_type.tolist() == [0, -1]
 
 
-def test_batch_of_labeled_graphs():
-    theirs = nx.DiGraph([(0, 1), (2, 3)])
-    theirs.add_nodes_from([(0, {"g": 0}), (1, {"g": 0}), (2, {"g": 2}), (3, {"g": 2})])
-    assert from_networkx(theirs, batch="g").graph.ptr.tolist() == [0, 2, 2, 4]
-    theirs.graph["num_graphs"] = 4
-    assert from_networkx(theirs, batch="g").graph.ptr.tolist() == [0, 2, 2, 4, 4]
-
-
 @given(graphs(packed=True))
 def test_a_labeling_as_a_graph(graph):
     labeler = rg.EdgeType(["a", "b", "c"], duplicates="first", attend="all") | rg.ClippedDistance(1)
@@ -163,13 +152,6 @@ def test_refuses_bad_graphs():
     typed.add_edge("v", "w", kind=1)
     with pytest.raises(ValueError, match="types must be given where types cannot be sorted: '<' not supported"):
         from_networkx(typed, edge_type="kind")
-
-
-def test_refuses_bad_batches():
-    theirs = nx.DiGraph([(0, 1)])
-    nx.set_node_attributes(theirs, {0: 0, 1: 1}, "g")
-    with pytest.raises(ValueError, match="edge_index must not cross from graph to graph, got edge 0: 0 -> 1"):
-        from_networkx(theirs, batch="g")
 
 
 def test_refuses_bad_names_and_labels():

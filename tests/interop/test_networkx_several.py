@@ -60,8 +60,6 @@ def test_refuses_bad_graphs():
     ring, chain = molecules()
     with pytest.raises(TypeError, match=r"graphs\[1\] must be a networkx graph, got Graph"):
         from_networkx([ring, from_networkx(chain).graph])
-    with pytest.raises(ValueError, match="batch must be left out with several graphs, got 'g'"):
-        from_networkx([ring, chain], batch="g")
     with pytest.raises(ValueError, match=r"types must hold the type of every edge, got 'bond' at edge 'c' -> 'b' of"):
         from_networkx([ring, chain], edge_type="kind", types=["ring"])
     with pytest.raises(ValueError, match=r"node 'a' of graphs\[0\] must have the attribute 'age', got \['atom', 'ch"):
@@ -99,8 +97,6 @@ def test_nodes_get_their_names_back():
         ((1, "c"), (1, "b"), "bond"),
     ]
     assert back.nodes[1, "c"] == {"x": [3.0], "batch": 1}
-    again = from_networkx(back, edge_type="edge_type", batch="batch")
-    assert again.nodes == read.nodes and again.graph.ptr.tolist() == [0, 2, 5]
 
 
 def test_refuses_bad_names_of_nodes():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import tokenize
@@ -172,12 +171,8 @@ def test_type_parameters():
     }  # fmt: skip
 
 
-MODULES = (argparse, dataclasses)
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_standard_library(module):
-    with tokenize.open(module.__file__) as file:
+def test_a_module_of_the_standard_library():
+    with tokenize.open(dataclasses.__file__) as file:
         source = file.read()
     graph = read(source)
     parents = graph.graph.of_type(SYNTAX).parents()
@@ -187,7 +182,6 @@ def test_standard_library(module):
     for name in ("LAST_READ", "LAST_WRITE", "LAST_LEXICAL_USE"):
         for a, b in graph.edges(name):
             assert graph.tokens[a] == graph.tokens[b] or "STRING" in (graph.kinds[a], graph.kinds[b])
-    assert len(source) > 80_000 or read(source.encode()).graph == graph.graph
 
 
 def test_a_function_cut_out_of_its_module():
@@ -309,12 +303,6 @@ def check(program):
         assert {(a, b) for a, b in graph.edges(name) if a in alive and b in alive} == edges, (name, source)
 
 
-@given(st.lists(SIMPLE, min_size=1, max_size=8))
-@settings(max_examples=50, deadline=None)
-def test_straight_lines_against_a_scan(program):
-    check(program)
-
-
 @given(PROGRAMS.filter(lambda program: sizes(program) < 400))
 @settings(max_examples=50, deadline=None)
 def test_programs_against_all_their_ways(program):
@@ -335,16 +323,12 @@ def test_refuses_bad_input(monkeypatch):
         read("x = '\ud800'"[0:4] + "\ud800")
     for source, line, column, message in (
         ("x\n\u00e9 = \0", 2, 5, "source must be free of null characters, got one"),
-        (b"x = 1\ny = 2\nz = 3 # \xff", 3, 9, "source must be utf-8, got other bytes"),
-        (b"x = '\xe9'", 1, 6, "."),
-        (b"# coding: nonsense\nx", 1, 1, "."),
         ("x = (\n1 1)", 2, 1, "."),
         ("x = 1\ny = = 2", 2, 5, "invalid syntax"),
     ):
         with pytest.raises(SyntaxError, match=message) as caught:
             read(source)
         assert (caught.value.lineno, caught.value.offset) == (line, column)
-    assert read("# coding: latin-1\nx = 'é'".encode("latin-1")).tokens[2] == "'é'"
 
     def fails(_):
         raise tokenize.TokenError("EOF in multi-line statement", (3, 4))

@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relgraph.labelers import (
-    AncestorDistance,
     BucketedDistance,
     ClippedDistance,
     CodeRelations,
-    Degree,
     EdgeType,
     FromFunction,
     Grid,
@@ -21,7 +19,6 @@ from relgraph.labelers import (
     Labeler,
     Priority,
     Product,
-    RandomWalk,
     Restriction,
     Segments,
     ShortestPath,
@@ -165,7 +162,7 @@ def test_refuses_a_sum_where_one_label_is_needed():
         (lambda: EdgeType(2, attend="all", default="none") | ShortestPath(4), "its other pairs have the label 'none'"),
         (lambda: CodeRelations(attend="edges") | A, "its other pairs do not attend"),
         (lambda: TreeRelation() | A, "its other pairs have the label 'other' because default='other'"),
-        (lambda: AncestorDistance(2, default=None) | A, "its other pairs do not attend"),
+        (lambda: TreeRelation(default=None) | A, "its other pairs do not attend"),
         (lambda: (EdgeType(2) * EdgeType(3)) | ShortestPath(4), "its other pairs do not attend"),
         (lambda: (EdgeType(2) & ShortestPath(4)) | ShortestPath(4), "its other pairs do not attend"),
         (lambda: EdgeType(2).dense() | ShortestPath(4), "its other pairs do not attend"),
@@ -179,7 +176,7 @@ def test_priority_refuses_a_part_after_which_no_other_would_speak(build, says):
 
 
 def test_priority_refuses_a_labeler_of_all_pairs():
-    writes_all = (ShortestPath(4), ShortestPath(4, unreachable=None), RandomWalk(2), Degree(2), UpDown(1), Grid(1))
+    writes_all = (ShortestPath(4), ShortestPath(4, unreachable=None), UpDown(1), Grid(1))
     mixed = (EdgeType(2) * ShortestPath(2), ShortestPath(2) & EdgeType(2))
     for labeler in (A, C, A & W, A * B, A.dense(), *writes_all, *mixed):
         with pytest.raises(

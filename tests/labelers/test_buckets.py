@@ -1,4 +1,4 @@
-"""Distances in buckets, by the rules of T5, DeBERTa and iRPE."""
+"""Distances in buckets, by the rules of T5 and DeBERTa."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ class TestConformance(LabelerSuite):
         Case(BucketedDistance(rule="deberta"), (40,)),
         Case(BucketedDistance(8, 20, rule="deberta"), (30, 25), {"q_offset": 2}),
         Case(BucketedDistance(4, 3, rule="deberta"), (9,), PACKED),
-        Case(BucketedDistance(rule="irpe"), (25,)),
-        Case(BucketedDistance(rule="irpe", alpha=2, beta=9, gamma=30), (70,)),
     )
 
 
@@ -135,45 +133,9 @@ class TestDeberta:
             BucketedDistance(6, rule="deberta")
         with pytest.raises(ValueError, match="bidirectional must be True with rule='deberta'"):
             BucketedDistance(rule="deberta", bidirectional=False)
-        with pytest.raises(
-            ValueError, match="alpha must be left out with rule='deberta', which does not read it, got 1.9"
-        ):
-            BucketedDistance(rule="deberta", alpha=1.9)
 
 
-def irpe_bucket(distance, alpha, beta, gamma):
-    """Compute iRPE's row for one distance i - j, each step in float32."""
-    bucket = abs(distance)
-    if bucket > alpha:
-        ratio = torch.log(torch.tensor(abs(distance), dtype=torch.float32) / alpha)
-        spaced = alpha + ratio / math.log(gamma / alpha) * (beta - alpha)
-        bucket = int(spaced.round().clamp(max=beta))
-    return int(beta) + (bucket if distance > 0 else -bucket)
-
-
-class TestIrpe:
-    def test_rows_of_the_published_setting(self):
-        ids = ids_by_distance(BucketedDistance(rule="irpe"), 46).tolist()
-        assert ids == [6] * 43 + [5, 5, 4, 3, 2, 1, 1] + [0] * 43
-
-    @given(st.floats(0.1, 8), st.floats(0, 30), st.floats(0.1, 200))
-    def test_agrees_everywhere(self, alpha, wider, farther):
-        beta, gamma = max(alpha + wider, 1.0), alpha + farther
-        labeler = BucketedDistance(rule="irpe", alpha=alpha, beta=beta, gamma=gamma)
-        reach = int(3 * gamma) + 1
-        wanted = [irpe_bucket(-distance, alpha, beta, gamma) for distance in range(-reach, reach + 1)]
-        assert ids_by_distance(labeler, reach).tolist() == wanted
-
-    def test_refuses_bad_settings(self):
-        with pytest.raises(ValueError, match="num_buckets must be left out with rule='irpe'"):
-            BucketedDistance(32, rule="irpe")
-        with pytest.raises(ValueError, match="beta must be at least alpha = 1.9, got 1.0"):
-            BucketedDistance(rule="irpe", beta=1)
-        with pytest.raises(ValueError, match="beta must be at least 1, the bucket of the nearest keys, got 0.5"):
-            BucketedDistance(rule="irpe", alpha=0.5, beta=0.5)
-
-
-@pytest.mark.parametrize("rule", ["t5", "deberta", "irpe"])
+@pytest.mark.parametrize("rule", ["t5", "deberta"])
 def test_does_not_follow_the_default_device_or_type(rule):
     wanted = BucketedDistance(rule=rule).lookup
     with torch.device("meta"):

@@ -48,13 +48,8 @@ def test_names_of_as_many_labels_as_may_be(make):
         (lambda: rg.FromFunction(max, 2, map(str, itertools.count())), "names must hold at most 1048576 items, got more"),
         (lambda: rg.EdgeType(10**9), "types must be at most 1048576, got 1000000000"),
         (lambda: rg.NodeType(2000), f"types {LABELS} 4000000"),
-        (lambda: rg.Degree(10**9), f"clip {LABELS} 1000000002000000001"),
-        (lambda: rg.ShortestPath(10**9), f"clip {LABELS} 1000000003"),
-        (lambda: rg.PathEdges(10**9, 2), "max_path must be at most 1048576, got 1000000000"),
-        (lambda: rg.PathEdges(1000, 2), f"max_path and types {LABELS} 2002000"),
-        (lambda: rg.RandomWalk(1, bins=10**9), "bins must be at most 1024, got 1000000000"),
+        (lambda: rg.ShortestPath(10**9), f"clip {LABELS} 1000000002"),
         (lambda: rg.UpDown(10**9), f"clip {LABELS} 1000000002000000001"),
-        (lambda: rg.labelers.StructuralPosition(10**9), f"clip {LABELS} 2000000002"),
         (lambda: rg.labelers.SchemaRelations(10**9), f"clip {LABELS} 6000000039"),
         (lambda: rg.labelers.ShortestPathTypes(10**9, 2), "max_length must be at most 65536, got 1000000000"),
         (lambda: rg.Segments(1000) * rg.Segments(2), f"the operands of * {LABELS} 4000000"),
@@ -82,8 +77,7 @@ def test_too_many_labels(make, match):
         *(
             (lambda labeler=labeler: labeler(WIDE), f"graph {PAIRS} 1000000000000")
             for labeler in (
-                rg.Degree(1), rg.ShortestPath(1), rg.PathEdges(1, 2), rg.RandomWalk(1), rg.PersonalizedPageRank(),
-                rg.TreeRelation(), rg.UpDown(1), rg.SiblingDistance(1), rg.labelers.StructuralPosition(1), rg.labelers.TreePaths(1, 2),
+                rg.ShortestPath(1), rg.TreeRelation(), rg.UpDown(1), rg.labelers.TreePaths(1, 2),
                 rg.labelers.ShortestPathTypes(1, 2), rg.labelers.shortest_path_lengths,
             )
         ),
@@ -95,8 +89,7 @@ def test_too_many_pairs(make, match):
 
 
 ON_META = (
-    rg.Degree(1), rg.ShortestPath(1), rg.PathEdges(1, 2), rg.RandomWalk(1), rg.PersonalizedPageRank(), rg.NodeType(2),
-    rg.VirtualNode(1), rg.TreeRelation(), rg.AncestorDistance(1), rg.CodeRelations(), rg.labelers.TreePaths(1, 2),
+    rg.ShortestPath(1), rg.NodeType(2), rg.TreeRelation(), rg.CodeRelations(), rg.labelers.TreePaths(1, 2),
     rg.labelers.ShortestPathTypes(1, 2),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Labels by node type, and those of virtual nodes."""
+"""Labels by node type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 
 import relgraph as rg
-from relgraph.labelers import NodeType, VirtualNode
+from relgraph.labelers import NodeType
 
 from .conformance import Case, LabelerSuite
 from .graph_strategies import assert_alone_as_in_batch, graphs
@@ -24,17 +24,13 @@ class TestConformance(LabelerSuite):
         Case(NodeType(["C", "N", "O"]), (SINGLE,)),
         Case(NodeType(("a", "a→a", "b")), (SINGLE,)),
         Case(NodeType(1), (rg.Graph(NO_EDGES, 0, node_type=NO_EDGES[0]),)),
-        Case(VirtualNode(2), (GRAPH,)),
-        Case(VirtualNode(1), (GRAPH,)),
-        Case(VirtualNode(0), (rg.Graph(NO_EDGES, 1, node_type=torch.zeros(1).long()),)),
-        Case(VirtualNode(3), (rg.Graph(NO_EDGES, 0, node_type=NO_EDGES[0]),)),
     )
 
 
 @settings(max_examples=40, deadline=None)
 @given(graphs(node_types=3))
 def test_against_a_loop(several):
-    pairs, virtual = NodeType(["abc", "N", "O"]), VirtualNode(1)
+    pairs = NodeType(["abc", "N", "O"])
     for graph in several:
         types = graph.node_type.tolist()
         names = [["abc", "N", "O"][t] for t in types]
@@ -44,13 +40,7 @@ def test_against_a_loop(several):
             [-1 if none[i] or none[j] else pairs.names.index(f"{names[i]}→{names[j]}") for j in nodes] for i in nodes
         ]
         assert pairs(graph).to_dense()[0].tolist() == [wanted]
-        kind = ["virtual" if t == 1 else "node" for t in types]
-        ids = {"node→node": -1, **{name: id_ for id_, name in enumerate(virtual.names)}}
-        got, attend = virtual(graph).to_dense()
-        assert got.tolist() == [[[ids[f"{kind[i]}→{kind[j]}"] for j in nodes] for i in nodes]]
-        assert attend.all()
     assert_alone_as_in_batch(pairs, several)
-    assert_alone_as_in_batch(virtual, several)
 
 
 def test_refuses_bad_input():
@@ -58,8 +48,7 @@ def test_refuses_bad_input():
         NodeType(["C", "C"])
     with pytest.raises(ValueError, match=r"node_type must lie in \[-1, 2\), got values from 0 to 2"):
         NodeType(2)(SINGLE)
-    for labeler in (NodeType(2), VirtualNode(2)):
-        with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
-            labeler(NO_EDGES)
-        with pytest.raises(ValueError, match="graph must have node_type, got None"):
-            labeler(rg.Graph(NO_EDGES, 2))
+    with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
+        NodeType(2)(NO_EDGES)
+    with pytest.raises(ValueError, match="graph must have node_type, got None"):
+        NodeType(2)(rg.Graph(NO_EDGES, 2))

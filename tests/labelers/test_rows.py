@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.labelers import BucketedDistance, BucketedGrid, ClippedDistance, Grid, GridColumns, GridRows, Window
+from relgraph.labelers import BucketedDistance, ClippedDistance, Grid, GridColumns, GridRows, Window
 from relgraph.labelers.base import two_clips
 
 FLIPPED = (ClippedDistance(3), ClippedDistance((4, 1)), ClippedDistance((0, 2)), ClippedDistance(0))
@@ -50,27 +50,11 @@ def test_buckets_are_mirrored_where_each_side_has_as_many():
     assert torch.equal(labeler.rows_from(table)[ids], table[ids.T])
 
 
-@pytest.mark.parametrize("labeler", [BucketedDistance(rule="deberta"), BucketedDistance(rule="irpe")], ids=repr)
-def test_rules_that_count_the_other_way_keep_their_tables(labeler):
+def test_a_rule_that_counts_the_other_way_keeps_its_table():
+    labeler = BucketedDistance(rule="deberta")
     table = torch.randn(labeler.num_labels, 2)
     assert labeler.rows_from(table) is table
     assert labeler.rows_from(table, "query-key") is table
-
-
-def test_mirrored_rules_of_irpe():
-    labeler = BucketedDistance(rule="irpe")
-    table = torch.arange(7.0)
-    assert labeler.rows_from(table, "key-query").tolist() == [6, 5, 4, 3, 2, 1, 0]
-    product = BucketedGrid("product", extra_tokens=1)
-    rows = torch.randn(product.num_labels)
-    ids = product(3, 4).to_dense()[0][0]
-    assert torch.equal(product.rows_from(rows, "key-query")[ids], rows[ids.T])
-    assert product.rows_from(rows) is rows
-    for rule in ("euclidean", "quant"):
-        one = torch.arange(7.0)
-        assert torch.equal(BucketedGrid(rule).rows_from(one, "key-query"), one)
-    cross = BucketedGrid("cross-rows")
-    assert cross.rows_from(torch.arange(7.0), "key-query").tolist() == [6, 5, 4, 3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("extra", [0, 1])

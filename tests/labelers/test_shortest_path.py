@@ -22,11 +22,10 @@ LINE = rg.Graph(torch.tensor([[0, 1, 2], [1, 2, 3]]), 5)
 class TestConformance(LabelerSuite):
     cases = (
         Case(ShortestPath(2), (GRAPH,)),
-        Case(ShortestPath(1, directed=True, beyond="label"), (GRAPH,)),
-        Case(ShortestPath(1, beyond="unreachable", unreachable=None), (GRAPH,)),
-        Case(ShortestPath(2, beyond="label", unreachable="unlabeled"), (LINE,)),
+        Case(ShortestPath(1, directed=True, unreachable=None), (GRAPH,)),
+        Case(ShortestPath(2, unreachable="unlabeled"), (LINE,)),
         Case(ShortestPath(0), (rg.Graph(NO_EDGES, 1),)),
-        Case(ShortestPath(0, beyond="label"), (rg.Graph(NO_EDGES, 0),)),
+        Case(ShortestPath(0), (rg.Graph(NO_EDGES, 0),)),
     )
 
 
@@ -72,12 +71,8 @@ def test_a_distance_leads_from_key_to_query():
     ("options", "rest", "names"),
     [
         ({}, {2: (2, True), 3: (2, True), None: (3, True)}, (">=2", "unreachable")),
-        ({"beyond": "label"}, {2: (2, True), 3: (3, True), None: (4, True)}, ("2", ">2", "unreachable")),
-        ({"beyond": "unreachable"}, {2: (2, True), 3: (3, True), None: (3, True)}, ("2", "unreachable")),
         ({"unreachable": "unlabeled"}, {2: (2, True), 3: (2, True), None: (-1, True)}, (">=2",)),
         ({"unreachable": None}, {2: (2, True), 3: (2, True), None: (-1, False)}, (">=2",)),
-        ({"beyond": "unreachable", "unreachable": None}, {2: (2, True), 3: (-1, False), None: (-1, False)}, ("2",)),
-        ({"beyond": "label", "unreachable": "unlabeled"}, {2: (2, True), 3: (3, True), None: (-1, True)}, ("2", ">2")),
     ],
 )
 def test_pairs_beyond_and_without_a_path(options, rest, names):

@@ -122,7 +122,7 @@ def test_every_page_loads_without_a_word_on_the_console_and_fits_a_phone(browser
 
 KINDS = (
     *("index", "install", "tutorial", "learn/index", "learn/labelers", "howto/index", "howto/graphs"),
-    *("coming-from/index", "coming-from/notebook", "coming-from/vision", "results", "benchmarks", "paper"),
+    *("coming-from/index", "coming-from/old-shaw", "coming-from/vision", "results", "benchmarks", "paper"),
     *("project", "changelog", "contributing", "genindex"),
     *("api/index", "api/labelers", "api/generated/relgraph.RelationTransformer", "api/generated/relgraph.Graph"),
     *("api/generated/relgraph.relation_attention_with_aux", "api/generated/relgraph.labelers.UD_RELATIONS"),

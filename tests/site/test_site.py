@@ -28,7 +28,7 @@ MODULES = (
         "relgraph.plot",
         "relgraph.distributed",
     ),
-    *("relgraph.interop.checkpoints", "relgraph.interop.conllu", "relgraph.interop.networkx"),
+    *("relgraph.interop.bert", "relgraph.interop.conllu", "relgraph.interop.networkx"),
     *("relgraph.interop.pandas", "relgraph.interop.python", "relgraph.interop.transformers"),
 )
 

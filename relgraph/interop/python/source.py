@@ -11,8 +11,6 @@ It needs no extra. It parses the source and never runs it.
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -140,7 +138,7 @@ class SourceGraph:
         )
 
 
-def read(source: str | bytes) -> SourceGraph:
+def read(source: str) -> SourceGraph:
     r"""Read the graph of a module, or of a function or class that begins in the first column.
 
     Nodes are the tokens in order, without comments and empty lines; an f-string is one token on every version
@@ -181,16 +179,13 @@ def read(source: str | bytes) -> SourceGraph:
     relgraph adds ``NEXT_USE``.
 
     Args:
-        source: text, or bytes in the encoding that they declare (UTF-8 if none). Cut-out methods need
-            ``textwrap.dedent`` first.
+        source: text. Cut-out methods need ``textwrap.dedent`` first; ``tokenize.open`` reads files in any encoding.
 
     Returns:
         A :class:`~relgraph.interop.python.SourceGraph`.
 
     Raises:
-        TypeError: neither text nor bytes.
-        SyntaxError: source that the Python that runs this cannot parse, bytes that do not fit their encoding, or null
-            characters; with line and column.
+        SyntaxError: source that the Python that runs this cannot parse, or null characters; with line and column.
         ValueError: text that is not Unicode, or nesting (of brackets, or of a chain of operators, attributes or
             ``elif``) beyond the limit of Python's parser, hundreds to thousands of levels, depending on its version.
 
@@ -218,22 +213,10 @@ def read(source: str | bytes) -> SourceGraph:
     return SourceGraph(tuple(tokens.texts), tuple(tokens.kinds), tuple(tokens.starts), _graph(edges, tokens.kinds))
 
 
-def _text(source: str | bytes) -> str:
+def _text(source: str) -> str:
     """Source as text with one kind of line end."""
-    if isinstance(source, bytes):
-        try:
-            encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-        except SyntaxError as error:  # an unknown encoding, or first lines that are not UTF-8
-            valid = source.decode("utf-8", "surrogateescape")
-            bad = next((at for at, c in enumerate(valid) if "\udc80" <= c <= "\udcff"), 0)
-            raise _at(valid[:bad], str(error)) from None
-        try:
-            source = source.decode(encoding)
-        except UnicodeDecodeError as error:
-            before = source[: error.start].decode(encoding)
-            raise _at(before, f"source must be {encoding}, got other bytes: {error.reason}") from None
     if not isinstance(source, str):
-        raise TypeError(f"source must be text or bytes, got {type(source).__name__}")
+        raise TypeError(f"source must be text, got {type(source).__name__}")
     if "\0" in source:
         raise _at(source[: source.index("\0")], "source must be free of null characters, got one")
     try:

@@ -14,7 +14,6 @@ from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.all_pairs import AllPairsLabeler, label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
-BEYOND = ("clip", "label", "unreachable")
 UNREACHABLE = ("label", "unlabeled")
 
 
@@ -23,21 +22,19 @@ UNREACHABLE = ("label", "unlabeled")
 class ShortestPath(AllPairsLabeler):
     """One label per distance in hops, from key j to query i; if ``directed``, only along the edges.
 
-    Ids are distances from 0, then the labels of pairs ``beyond`` the last distance and of ``unreachable`` pairs, if
-    these have any. A node is at distance 0 from itself.
+    Ids are distances from 0, then the label of ``unreachable`` pairs, if they have one. A node is at distance 0 from
+    itself.
 
     Source: Ying et al. 2021 (Graphormer), section 3.1.2.
 
     Args:
-        clip: the largest distance with its own label, in hops from 0.
+        clip: the largest distance with its own label, in hops from 0; larger distances count as this one.
         directed: whether paths follow edges only from source (key) to target (query); if False, both ways.
-        beyond: what pairs farther than ``clip`` do. ``"clip"``: they count as ``clip``. ``"label"``:
-            they share another label. ``"unreachable"``: they count as unreachable, so the search can stop early.
         unreachable: what pairs without a path do. ``"label"``: they share a label. ``"unlabeled"``: they attend without
             one. None: they do not attend.
 
     Raises:
-        TypeError, ValueError: a wrong type, a negative distance, more than 2^20 labels, or an unknown choice.
+        ValueError: more than 2^20 labels.
 
     Example:
         >>> labeler = rg.ShortestPath(2, directed=True)
@@ -52,39 +49,34 @@ class ShortestPath(AllPairsLabeler):
     clip: int
     _: KW_ONLY
     directed: bool = False
-    beyond: str = "clip"
     unreachable: str | None = "label"
 
     def __post_init__(self) -> None:
         check.integer("clip", self.clip, minimum=0)
-        check.most_labels("clip", self.clip + 3)
+        check.most_labels("clip", self.clip + 2)
         check.boolean("directed", self.directed)
-        check.choice("beyond", self.beyond, BEYOND)
         if self.unreachable is not None:
             check.choice("unreachable", self.unreachable, UNREACHABLE)
 
     @property
     def num_labels(self) -> int:
-        """The distances from 0 to ``clip``, and one each for pairs beyond and for unreachable pairs."""
-        return self.clip + 1 + (self.beyond == "label") + (self.unreachable == "label")
+        """The distances from 0 to ``clip``, and one for unreachable pairs."""
+        return self.clip + 1 + (self.unreachable == "label")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The distances, the last as ``">=4"`` if clipped; ``">4"``; ``"unreachable"``."""
-        last = f">={self.clip}" if self.beyond == "clip" else str(self.clip)
-        beyond = [f">{self.clip}"] if self.beyond == "label" else []
+        """The distances, the last as ``">=4"``; ``"unreachable"``."""
         unreachable = ["unreachable"] if self.unreachable == "label" else []
-        return (*map(str, range(self.clip)), last, *beyond, *unreachable)
+        return (*map(str, range(self.clip)), f">={self.clip}", *unreachable)
 
     def _why_never_unlabeled(self) -> str | None:
         return None if self.unreachable == "unlabeled" else super()._why_never_unlabeled()
 
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
-        limit = self.clip if self.beyond == "unreachable" else None
-        lengths = shortest_path_lengths(graph, limit, directed=self.directed)
+        lengths = shortest_path_lengths(graph, directed=self.directed)
         reached = lengths >= 0
         other = self.num_labels - 1 if self.unreachable == "label" else UNLABELED
-        ids = lengths.clamp(max=self.clip + (self.beyond == "label")).masked_fill(~reached, other)
+        ids = lengths.clamp(max=self.clip).masked_fill(~reached, other)
         return label_pairs(graph, ids, self.num_labels, attend=reached if self.unreachable is None else None)
 
 

@@ -35,10 +35,6 @@ class GridLabeler(ByDifference):
     def _cell_ids(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The ids of pairs of cells, from how many rows and columns each key is after its query, int64."""
 
-    def _extra_ids(self) -> tuple[int, int, int]:
-        """The ids of extra token → cell, cell → extra token and extra token → extra token, query first."""
-        return self.num_labels - 3, self.num_labels - 2, self.num_labels - 1
-
     _why_never_unlabeled = why_all_labeled
 
     @final
@@ -112,7 +108,7 @@ class GridLabeler(ByDifference):
         if not extra:
             return DenseLabels(cells, self.num_labels)
         batch, q_len, k_len = cells.shape
-        to_cell, from_cell, between = self._extra_ids()
+        to_cell, from_cell, between = range(self.num_labels - 3, self.num_labels)
         ids = cells.new_empty(batch, q_len + extra, k_len + extra)
         ids[:, extra:, extra:] = cells
         ids[:, :extra, extra:] = to_cell
@@ -145,7 +141,7 @@ class ByCell:
         ids = self.labeler._cell_ids(other_row - row, other_column - column)
         if not q_extra:
             return ids
-        to_cell, from_cell, between = self.labeler._extra_ids()
+        to_cell, from_cell, between = range(self.labeler.num_labels - 3, self.labeler.num_labels)
         ids = torch.where(k_extra[0], from_cell, ids)
         return torch.where(q_extra[0], torch.where(k_extra[0], between, to_cell), ids)
 

@@ -2,7 +2,6 @@
 
 - ``walk``: depths, ancestors and lowest common ancestors, which the other modules use.
 - ``relation``: parent, child, sibling and so on; steps up and down.
-- ``structural``: distances among ancestors and siblings; structural positions.
 - ``paths``: the whole path between two nodes as a label.
 - ``dependency``: the relations of Universal Dependencies.
 """

@@ -15,8 +15,6 @@ from relgraph.labelers.graph.edge_type import edge_types
 from relgraph.labelers.graph.paths import GraphPaths, PathLabels, unique_paths, with_columns
 from relgraph.labelers.tree.walk import TreeWalk, walk_tree
 
-LONGER = ("first", "one")
-
 
 @final
 @dataclass(frozen=True)
@@ -27,18 +25,15 @@ class TreePaths(GraphPaths):
     The number of labels depends on the input, so this is not a :class:`~relgraph.Labeler`: a bank computes the rows of
     the tables from the paths.
 
-    Source: Zhu et al. 2019 (paths as labels, cut after their first steps); Cai and Lam 2020 (one path for all that are
-    too long).
+    Source: Zhu et al. 2019 (paths as labels, cut after their first steps).
 
     Args:
-        max_length: the most steps of a path, at least 1.
+        max_length: the most steps of a path, at least 1; a longer path is cut after them.
         num_types: how many edge types there are, at least 1; a graph without types has one.
-        longer: what longer paths become. ``"first"``: their first ``max_length`` steps. ``"one"``: one path for them
-            all, the single step ``2 * num_types``.
         forest: whether a graph may hold several trees; pairs across trees attend without a label.
 
     Raises:
-        TypeError, ValueError: a wrong type, a number below 1, more than 2^16 steps or 2^20 types, or an unknown choice.
+        ValueError: more than 2^16 steps or 2^20 types.
 
     Example:
         >>> tree = rg.Graph.from_parents(torch.tensor([1, -1, 1]), edge_type=torch.tensor([0, 0, 1]))
@@ -57,18 +52,16 @@ class TreePaths(GraphPaths):
                 [ 3, -1, -1, -1]])
     """
 
-    longer: str = "first"
     forest: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.choice("longer", self.longer, LONGER)
         check.boolean("forest", self.forest)
 
     @property
     def num_steps(self) -> int:
-        """How many different entries a bank must embed; two per type, up and down, and one for too long paths."""
-        return 2 * self.num_types + (self.longer == "one")
+        """How many different entries a bank must embed; two per type, up and down."""
+        return 2 * self.num_types
 
     def __call__(self, graph: Graph) -> PathLabels:
         """The paths of all pairs of a tree, or of each tree of a packed batch.
@@ -107,9 +100,4 @@ class TreePaths(GraphPaths):
             node = torch.where(rising, query, key)
             at = tree.ancestor(node, torch.minimum(depth, tree.depth[node]))
             columns.append(torch.where(step < length, types[at] + self.num_types * ~rising, -1))
-        sequences = torch.stack(columns, 1)
-        if self.longer == "one":
-            long = sequences.new_full((width,), -1)
-            long[0] = 2 * self.num_types
-            sequences = torch.where((length > self.max_length)[:, None], long, sequences)
-        return sequences
+        return torch.stack(columns, 1)

@@ -11,12 +11,13 @@ import torch
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
-from relgraph.labelers.all_pairs import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
-from relgraph.labelers.base import Clip, as_clip, two_clips, unusual, why_default_labels
+from relgraph.labelers.all_pairs import AllPairsLabeler, label_pairs
+from relgraph.labelers.base import Clip, as_clip, two_clips
 from relgraph.labelers.tree.walk import walk_tree
-from relgraph.labels import BlockLabels, DenseLabels
+from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 KINDS = ("self", "parent", "child", "sibling", "ancestor", "descendant")
+DEFAULTS = ("other", "unlabeled")  # or None: what pairs of no kind do
 
 # The kind of a pair by steps up (rows: 0, 1, more) and steps down (columns); the last entry is for different trees.
 _BY_STEPS = (
@@ -68,7 +69,9 @@ class TreeRelation(AllPairsLabeler):
             check.choice("kind", kind, KINDS)
         if len(set(kinds)) != len(kinds):
             raise ValueError(f"kinds must be different, got {list(kinds)}")
-        self._set(kinds=tuple(kinds), default=check_default(default), forest=check.boolean("forest", forest))
+        if default is not None:
+            check.choice("default", default, DEFAULTS)
+        self._set(kinds=tuple(kinds), default=default, forest=check.boolean("forest", forest))
 
     @property
     def num_labels(self) -> int:
@@ -78,21 +81,21 @@ class TreeRelation(AllPairsLabeler):
     @property
     def names(self) -> tuple[str, ...]:
         """The kinds, and ``"other"``."""
-        return names_and_other(self.kinds, self.default)
+        return (*self.kinds, "other") if self.default == "other" else self.kinds
 
-    _why_never_unlabeled = why_default_labels
+    def _why_never_unlabeled(self) -> str | None:
+        if self.default == "unlabeled":
+            return None
+        others = "do not attend" if self.default is None else "have the label 'other'"
+        return f"its other pairs {others} because default={self.default!r}: give it default='unlabeled'"
 
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
         up, down = walk_tree(graph, forest=self.forest).steps(*graph.pairs())
         kind = torch.where(up < 0, len(_BY_STEPS) - 1, up.clamp(max=2) * 3 + down.clamp(max=2))
-        id_of = [self.kinds.index(kind) if kind in self.kinds else -1 for kind in _BY_STEPS]
+        other = len(self.kinds) if self.default == "other" else UNLABELED
+        id_of = [self.kinds.index(kind) if kind in self.kinds else other for kind in _BY_STEPS]
         ids = torch.tensor(id_of, device=graph.device)[kind]
-        return label_with_default(graph, ids, self.num_labels, self.default)
-
-    def __repr__(self) -> str:
-        options = unusual(self, default="other", forest=False)
-        kinds = "" if self.kinds == KINDS else repr(self.kinds)
-        return f"TreeRelation({(kinds + options).removeprefix(', ')})"
+        return label_pairs(graph, ids, self.num_labels, attend=ids >= 0 if self.default is None else None)
 
 
 @final

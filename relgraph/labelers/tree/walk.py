@@ -16,11 +16,6 @@ class Steps(NamedTuple):
     up: Tensor
     down: Tensor
 
-    @property
-    def in_line(self) -> Tensor:
-        """Whether one node is an ancestor of the other, or both are the same."""
-        return (self.up == 0) | (self.down == 0)
-
 
 class TreeWalk:
     """A tree, or a batch of them, prepared for queries; every loop is over powers of two, none over nodes.
@@ -28,7 +23,7 @@ class TreeWalk:
     Nodes are also numbered in preorder, in which every subtree is a contiguous run. The lowest common ancestor of two
     nodes is one step above the shallowest node after the first and up to the second of them. Minima over runs of 1, 2,
     4, ... nodes find that in two look-ups (Bender and Farach-Colton 2000). Between nodes of two trees there is a root,
-    at depth 0, which gives -1. ``parents``, ``depth`` and ``rank``, the number of earlier siblings, are ``[N]``.
+    at depth 0, which gives -1. ``parents`` and ``depth`` are ``[N]``.
     """
 
     def __init__(self, parents: Tensor) -> None:
@@ -38,8 +33,7 @@ class TreeWalk:
         sizes = parents.new_ones(len(parents) + 1)  # of subtrees
         for above in jumps:
             sizes = sizes.index_add(0, above, sizes)
-        before, self.rank = _before_siblings(parents, sizes[:-1])
-        self._preorder = _sum_above(before + 1, jumps) - 1
+        self._preorder = _sum_above(_before_siblings(parents, sizes[:-1]) + 1, jumps) - 1
         self._minima = _run_minima(torch.empty_like(parents).scatter(0, self._preorder, self.depth))
         self._levels, self._by_level = (self.depth * parents.shape[0] + self._preorder).sort()
 
@@ -90,14 +84,12 @@ def _sum_above(values: Tensor, jumps: list[Tensor]) -> Tensor:
     return values[:-1]
 
 
-def _before_siblings(parents: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Count the nodes below each node's earlier siblings, and these siblings. Roots count as siblings."""
+def _before_siblings(parents: Tensor, sizes: Tensor) -> Tensor:
+    """Count each node's earlier siblings and the nodes below them. Roots count as siblings."""
     grouped, order = parents.sort(stable=True)
     first = torch.searchsorted(grouped, grouped)
     before = sizes[order].cumsum(0) - sizes[order]
-    rank = torch.arange(order.shape[0], device=order.device) - first
-    before = torch.empty_like(sizes).scatter(0, order, before - before[first])
-    return before, torch.empty_like(rank).scatter(0, order, rank)
+    return torch.empty_like(sizes).scatter(0, order, before - before[first])
 
 
 def _run_minima(values: Tensor) -> Tensor:
