@@ -19,17 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.bert import KEY_QUERY, KINDS, tables_of
+from relgraph.interop.bert import KEY_QUERY, KINDS
 from relgraph.interop.transformers.common import rows_of, split_heads, with_cache
-from relgraph.interop.transformers.families import Family, kind_of
-from relgraph.interop.transformers.layers import layer_of, plain_rows
+from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.relation import lent, offset_of
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
 from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
 from relgraph.interop.transformers.words import CACHE, cache_of
-from relgraph.labelers import ClippedDistance
 from relgraph.labels import Labels
-from relgraph.nn import RelationAttention
 
 ESM = "esm.EsmSelfAttention"
 
@@ -142,14 +139,6 @@ def _if_both(module: Any, table: Tensor) -> Tensor | None:
     return table if module.position_embedding_type == KEY_QUERY else None
 
 
-def convert(module: Any) -> tuple[RelationAttention, ClippedDistance]:
-    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    tables, labeler = tables_of(plain_rows(module, "distance_embedding"), module.position_embedding_type)
-    if kind_of(module) == ESM and "query" in tables:
-        tables["query"] = tables["query"] * module.attention_head_size**0.5
-    return layer_of(module, tables, labeler), labeler
-
-
 def _why_not(module: nn.Module) -> str | None:
     """Only two kinds of positions have tables; pruned heads are fine, because heads share them."""
     kind = getattr(module, "position_embedding_type", None)
@@ -191,6 +180,4 @@ FAMILY = Family(
     "X-MOD, BertGeneration, BridgeTower, AltCLIP and ESM with relative_key or relative_key_query, up to transformers 4",
     {**dict.fromkeys(COPIES, BertMixin), **dict.fromkeys(_ALBERT, AlbertMixin), ESM: EsmMixin},
     _why_not,
-    convert,
-    no_layer=dict.fromkeys(_ALBERT, "it ends with a residual connection and a layer norm, which the layer has not"),
 )

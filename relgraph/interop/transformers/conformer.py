@@ -21,11 +21,9 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import made_once, rows_of, split_heads, with_cache
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin, head_size_of
 from relgraph.interop.transformers.words import CACHE, cache_of
 from relgraph.labelers import ClippedDistance
-from relgraph.nn import RelationAttention
 
 
 def labeler_of(module: Any) -> ClippedDistance:
@@ -98,29 +96,6 @@ def _of_sines(module: Any, states: Tensor, sines: Tensor) -> dict[str, Any]:
     }
 
 
-def convert(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
-    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    if getattr(module, "position_embeddings_type", "relative") != "relative":
-        labeler = labeler_of(module)
-        return layer_of(module, {"key": plain_rows(module, "distance_embedding")}, labeler), labeler
-    project, content, position = _names(module)
-    weight = linear_of(module, project).weight
-    sines = _sines_of(needs_model(module, encoder, "its encoder, which makes the sines of its positions"), weight)
-    labeler = ClippedDistance(sines.shape[1] // 2)
-    rows = split_heads(sines.to(weight) @ weight.t(), head_size_of(module))[0]
-    biases = getattr(module, content), getattr(module, position)
-    return layer_of(module, {"key": rows}, labeler, query_biases=biases), labeler
-
-
-def _sines_of(encoder: Any, like: Tensor) -> Tensor:
-    """The sines ``[1, 2L - 1, E]`` of the distances 1 - L to L - 1, for the longest sequence of an encoder."""
-    if hasattr(encoder, "embed_positions"):
-        return encoder.embed_positions.pe
-    if hasattr(encoder, "pos_enc"):
-        return encoder.pos_enc.pos_enc
-    return encoder.encode_positions(like.new_zeros(1, 1, 1).expand(1, encoder.config.max_position_embeddings, 1))
-
-
 def _why_not(module: nn.Module) -> str | None:
     """Adapters have no positions, and rotary positions no table."""
     kind = getattr(module, "position_embeddings_type", None)
@@ -136,8 +111,6 @@ FAMILIES = (
             "seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention": ConformerMixin,
         },
         _why_not,
-        convert,
-        ("wav2vec2_bert.Wav2Vec2BertEncoder", "seamless_m4t_v2.SeamlessM4Tv2ConformerEncoder"),
     ),
     Family(
         "conformer",
@@ -147,8 +120,6 @@ FAMILIES = (
             "seamless_m4t.SeamlessM4TConformerSelfAttention": ConformerMixin,
         },
         _why_not,
-        convert,
-        ("wav2vec2_conformer.Wav2Vec2ConformerEncoder", "seamless_m4t.SeamlessM4TConformerEncoder"),
     ),
     Family(
         "parakeet",
@@ -157,14 +128,10 @@ FAMILIES = (
             "parakeet.ParakeetEncoderAttention": ParakeetMixin,
             "nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention": ParakeetMixin,
         },
-        convert=convert,
-        holders=("parakeet.ParakeetEncoder", "nemotron_asr_streaming.NemotronAsrStreamingEncoder"),
     ),
     Family(
         "fastspeech2_conformer",
         "FastSpeech2Conformer",
         {"fastspeech2_conformer.FastSpeech2ConformerAttention": FastSpeech2Mixin},
-        convert=convert,
-        holders=("fastspeech2_conformer.FastSpeech2ConformerEncoder",),
     ),
 )

@@ -112,6 +112,5 @@ FAMILY = Family(
     "cpmant",
     "CPM-Ant",
     _KINDS,
-    no_layer=dict.fromkeys(_KINDS, "its labels count distances within a segment and pairs of segments beyond"),
     whole={"cpmant.CpmAntModel": "cpmant.CpmAntAttention"},
 )

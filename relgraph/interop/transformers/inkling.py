@@ -162,8 +162,4 @@ FAMILY = Family(
     "inkling",
     "Inkling, Inkling 2",
     _KINDS,
-    no_layer=dict.fromkeys(
-        _KINDS,
-        "each query mixes its own scores of the distances, and the tables of a layer are the same for all queries",
-    ),
 )

@@ -29,11 +29,9 @@ from relgraph.interop.transformers.common import (
     with_cache,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import BEFORE_FIVE
 from relgraph.labelers import BucketedDistance, Labeler, Window
 from relgraph.labels import DenseLabels
-from relgraph.nn import RelationAttention
 
 ASKED = "_relgraph_asked"
 """The attribute of a patched ``UMT5Attention`` that says whether its block wants weights."""
@@ -239,37 +237,6 @@ def _projected(
     return query, key, value, offset
 
 
-def convert_local(module: Any, stack: Any) -> tuple[RelationAttention, Labeler]:
-    """The same for local attention, whose labels also say which pairs are near enough."""
-    return convert(module, stack)[0], local_labeler_of(module)
-
-
-def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistance]:
-    """A layer with the weights of a module and the table it uses; see :func:`relgraph.interop.transformers.convert`."""
-    holder = module
-    if not module.has_relative_attention_bias:
-        holder = _first_of(needs_model(module, stack, "the first layer of its stack, if it is self-attention"), module)
-    labeler = labeler_of(holder)
-    tables = {"bias": plain_rows(holder, "relative_attention_bias").t()}
-    return layer_of(module, tables, labeler, scale=1.0), labeler
-
-
-def _first_of(stack: Any, module: Any) -> Any:
-    """The first self-attention of a stack, whose table the others use; ValueError if the module is not of them."""
-    if hasattr(stack, "block"):
-        local = module._get_name() == "LongT5LocalAttention"
-        name = "LocalSelfAttention" if local else "SelfAttention"
-        own: list[Any] = [getattr(block.layer[0], name, None) for block in stack.block]
-    else:  # Pix2Struct
-        own = [block.self_attention.attention for block in stack.layer]
-    if not any(one is module for one in own) or not own[0].has_relative_attention_bias:
-        raise ValueError(
-            f"module must be an attention with tables, got {type(module).__name__}: attention of a decoder over the "
-            "states of an encoder has none"
-        )
-    return own[0]
-
-
 def _why_not(module: nn.Module) -> str | None:
     """Pruned heads share tables with those that are left, by their old numbers."""
     return "its heads were pruned" if getattr(module, "pruned_heads", None) else None
@@ -295,9 +262,6 @@ T5 = Family(
         **({"umt5.UMT5Block": UMT5BlockMixin} if BEFORE_FIVE else {}),
     },
     _why_not,
-    convert,
-    (*_STACKS, "umt5.UMT5Stack"),
-    {"umt5.UMT5Block": "it holds attention modules: convert these"},
     _STACKS,
 )
 
@@ -306,19 +270,13 @@ UDOP = Family(
     "UDOP",
     {"udop.UdopAttention": T5Mixin, "udop.RelativePositionBiasAggregated": UdopBiasMixin},
     _why_not,
-    no_layer={
-        "udop.UdopAttention": "its encoder rounds distances on the page pair by pair, as no labeler does",
-        "udop.RelativePositionBiasAggregated": "it holds tables of an encoder",
-    },
-    whole={"udop.UdopStack": "udop.UdopAttention"},
+    {"udop.UdopStack": "udop.UdopAttention"},
 )
 LONGT5 = Family(
     "longt5_local",
     "the encoder of LongT5 with local attention",
     {"longt5.LongT5LocalAttention": LongT5LocalMixin},
     _why_not,
-    convert_local,
-    ("longt5.LongT5Stack",),
-    whole={"longt5.LongT5Stack": "longt5.LongT5LocalAttention"},
+    {"longt5.LongT5Stack": "longt5.LongT5LocalAttention"},
 )
 FAMILIES = (T5, LONGT5, UDOP)

@@ -213,14 +213,7 @@ def _why_not(module: nn.Module) -> str | None:
     return "attention_type is 'factorized': dropout changes its sines position by position, so no row has a distance"
 
 
-_END = "it ends with a residual connection and a layer norm"
 FAMILIES = (
-    Family("xlnet", "XLNet", {(KIND := "xlnet.XLNetRelativeAttention"): XLNetMixin}, no_layer={KIND: _END}),
-    Family(
-        "funnel",
-        "Funnel",
-        {(KIND := "funnel.FunnelRelMultiheadAttention"): FunnelMixin},
-        _why_not,
-        no_layer={KIND: _END},
-    ),
+    Family("xlnet", "XLNet", {"xlnet.XLNetRelativeAttention": XLNetMixin}),
+    Family("funnel", "Funnel", {"funnel.FunnelRelMultiheadAttention": FunnelMixin}, _why_not),
 )

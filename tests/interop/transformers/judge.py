@@ -87,32 +87,6 @@ def assert_parity(model, inputs, *, keep=None, allowed=EXACT, families=None):
     return report
 
 
-def assert_same_layer(module, theirs, inputs, *, model=None, allowed=EXACT):
-    """The layer gives what the module gives, and the same gradient of its input; it holds copies. Returns both parts.
-
-    ``theirs`` is a function of the states ``[B, N, E]``; ``inputs`` are those of the labeler.
-    """
-    with torch.no_grad():
-        for parameter in (model or module).parameters():
-            parameter *= 1 + 1e-10  # numbers that float32 cannot hold
-    layer, labeler = ours.convert(module, model=model)
-    like = next(module.parameters())
-    assert not layer.training
-    assert {(x.dtype, x.device) for x in layer.parameters()} == {(like.dtype, like.device)}
-    assert not {x.data_ptr() for x in layer.parameters()} & {x.data_ptr() for x in (model or module).parameters()}
-    labels = labeler(*inputs)
-    x = torch.randn(2, labels.q_len, layer.embed_dim, dtype=like.dtype)
-    weight = torch.randn(x.shape, dtype=x.dtype)
-    found = []
-    for one in (theirs, lambda x: layer(x, labels=labels)):
-        states = x.clone().requires_grad_()
-        output = one(states)
-        (output * weight).sum().backward()
-        found.append({"output": output.detach(), "gradient": states.grad})
-    assert_same(found[1], found[0], allowed)
-    return layer, labeler
-
-
 def checkpoint(model):
     """Turn checkpointing on.
 

@@ -91,8 +91,6 @@ def test_esm(kind, length):
             model, inputs | {option: True}, keep=inputs["attention_mask"], allowed=judge.SINGLE
         )
         assert [one.kind for one in report.patched] == ["EsmSelfAttention"] * 2
-    module = model.esm.encoder.layer[0].attention.self
-    judge.assert_same_layer(module, lambda x: module(x)[0], (length,), allowed=judge.SINGLE)
 
 
 @needs_four
@@ -157,27 +155,3 @@ def test_nothing_of_size_n_squared_is_made():
         ours.patch(model)
         model(ids)
     assert len(seen) == 2
-
-
-@needs_four
-@pytest.mark.parametrize("kind", [KEY, KEY_QUERY])
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "Albert"])
-def test_converted_to_a_layer(name, kind):
-    model = tiny(name, kind, "Model", attn_implementation="eager")
-    module = model.encoder.layer[1].attention.self
-    layer, labeler = judge.assert_same_layer(module, lambda x: module(x)[0], (48,))
-    assert torch.equal(layer.out_proj.weight, torch.eye(24))
-    assert layer.tables.kinds == (("key", "query") if kind == KEY_QUERY else ("key",))
-    assert labeler.num_labels == 2 * 48 - 1
-    ours.patch(model)
-    again, _ = ours.convert(module, model=model)
-    judge.assert_same(again.state_dict(), layer.state_dict(), 0.0)
-
-
-@needs_four
-def test_beyond_the_longest_distances_are_clipped():
-    """The layer goes on where the module has no rows."""
-    layer, labeler = ours.convert(tiny().bert.encoder.layer[0].attention.self)
-    ids = labeler(60).to_dense()[0][0]
-    assert ids[0, -1] == ids[0, 47] == labeler.num_labels - 1
-    assert layer(torch.randn(1, 60, 24, dtype=torch.float64), labels=labeler(60)).shape == (1, 60, 24)

@@ -123,38 +123,6 @@ def test_masks_that_are_the_same_for_all_queries_are_cut():
     assert common.one_row(None) is None
 
 
-@pytest.mark.parametrize("patched", [False, True])
-@pytest.mark.parametrize("length", [1, 3, 7, 40])
-def test_key_tables_converted_to_layers(length, patched):
-    for model in (bert(), seamless()):
-        encoder = getattr(model, "encoder", model)
-        module = encoder.layers[0].self_attn
-        if patched:
-            ours.patch(model)
-        judge.assert_same_layer(module, lambda x, f=module: f(x)[0], (length,))
-
-
-@pytest.mark.parametrize("length", [1, 2, 9, 64])
-def test_transformer_xl_converted_to_layers(length):
-    """The rows of all distances that the model makes sines for; here the longest sequence has 64 frames."""
-    models = [wave_model(max_source_positions=64), seamless("SeamlessM4T")]
-    try:
-        models.append(bert(position_embeddings_type="relative", max_source_positions=64))
-    except ValueError:
-        assert not FIVE
-    for model in models:
-        encoder = model.encoder
-        module = encoder.layers[1].self_attn
-        sines = encoder.embed_positions(torch.zeros(1, length, 24, dtype=torch.float64))
-        layer, labeler = judge.assert_same_layer(
-            module, lambda x, f=module, s=sines: f(x, relative_position_embeddings=s)[0], (length,), model=model
-        )
-        assert labeler.num_labels == 127
-        assert layer.position_bias is not None
-        with pytest.raises(ValueError, match="model must be given for this .*, whose tables are in its encoder"):
-            ours.convert(module)
-
-
 PARAKEET = {
     "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32, "conv_kernel_size": 5,
     "subsampling_factor": 4, "subsampling_conv_channels": 4, "num_mel_bins": 8, "dropout": 0.0, "layerdrop": 0.0,
@@ -212,14 +180,6 @@ def test_dropped_positions_of_parakeet():
     judge.assert_same(*found, judge.EXACT)
 
 
-@needs_parakeet
-def test_parakeet_converted_to_layers():
-    model = parakeet()
-    module, sines = model.layers[1].self_attn, model.encode_positions(torch.zeros(2, 9, 24, dtype=torch.float64))
-    _, labeler = judge.assert_same_layer(module, lambda x: module(x, sines)[0], (9,), model=model)
-    assert labeler.num_labels == 127
-
-
 def fast_speech(**options):
     sizes = {
         "hidden_size": 24, "vocab_size": 20, "num_mel_bins": 6, "encoder_layers": 2, "decoder_layers": 1,
@@ -241,11 +201,3 @@ def test_fast_speech_2(length):
     keep = judge.padded(2, length, right=length // 2)
     judge.assert_parity(encoder, inputs | {"attention_mask": keep[:, None]}, keep=keep)
     judge.assert_parity(encoder, inputs | {"output_attentions": True})
-
-
-def test_fast_speech_2_converted_to_a_layer():
-    model = fast_speech()
-    module = model.encoder.conformer_layers[1].self_attn
-    sines = model.encoder.pos_enc(torch.zeros(1, 9, 24, dtype=torch.float64))[1]
-    _, labeler = judge.assert_same_layer(module, lambda x: module(x, pos_emb=sines)[0], (9,), model=model)
-    assert labeler.num_labels == 9999

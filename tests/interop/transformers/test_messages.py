@@ -1,4 +1,4 @@
-"""What patched modules, ``patch`` and ``convert`` say about what they cannot do."""
+"""What patched modules and ``patch`` say about what they cannot do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.interop.transformers import (  # noqa: E402
     test_bert,
     test_conformer,
     test_deberta,
-    test_inkling,
     test_layoutlm,
     test_mpnet,
     test_sam,
@@ -191,81 +190,3 @@ def test_what_other_patched_modules_refuse():
     ours.patch(model)
     with pytest.raises(ValueError, match="must have 9 positions, those of a window 3 × 3, got 4"):
         test_swin.attention_of(model)(torch.randn(1, 4, 12, dtype=torch.float64))
-
-
-def alone(pair):
-    return None, pair[1]
-
-
-def elsewhere(pair, model):
-    return model, pair[1]
-
-
-def wrapped(pair, name):
-    """The same, with a projection or an embedding of another class."""
-    setattr(pair[1], name, torch.nn.Sequential(getattr(pair[1], name)))
-    return pair
-
-
-def pruned():
-    model, module = bert()
-    model.bert.encoder.layer[0].attention.prune_heads([1])
-    return model, module
-
-
-def swin_v2():
-    return None, test_swin.attention_of(test_swin.tiny("Swinv2"))
-
-
-def albert():
-    return None, test_bert.tiny("Albert", head="Model").encoder.albert_layer_groups[0].albert_layers[0].attention
-
-
-MISSING = "model must be given for this .*, whose tables are in "
-ENC_DEC = "decoder.block.0.layer.1.EncDecAttention"
-BIAS = "encoder.relative_position_bias"
-SHARED = {"use_relative_position_bias": False, "use_shared_relative_position_bias": True}
-NOT_CONVERTED = {
-    "a later layer": (lambda: alone(second_t5()), MISSING + "the first layer of its stack"),
-    "another model": (lambda: elsewhere(second_t5(), test_t5.tiny()), "model must have the module among its own, got T5"),
-    "a part": (lambda: elsewhere(p := second_t5(), p[0].encoder.block[1]), "the encoder or stack .*T5Stack.*, got T5Blo"),
-    "other states": (lambda: within(test_t5.tiny(), ENC_DEC), "T5Attention: attention of a decoder over the states"),
-    "a linear layer": (lambda: t5("SelfAttention.q"), r"got Linear; the nearest are '\w+', '\w+', '\w+'; \S+ has all \d+ a"),
-    "projection": (lambda: wrapped(t5(), "q"), "module.q must be a torch.nn.Linear .* got .*Sequential: merge adapters"),
-    "table": (lambda: wrapped(t5(), "relative_attention_bias"), "must be a torch.nn.Embedding, got .*Sequential"),
-    "a model": (lambda: ("t5-small", t5()[1]), "model must be a torch.nn.Module or None, got str"),
-    "sam": (lambda: sam(use_rel_pos=False), "got SamVisionSdpaAttention: it has no tables of relative positions"),
-    "sam projection": (lambda: wrapped(sam(), "qkv"), r"module\.qkv must be a torch\.nn\.Linear.*Sequential: merge adapt"),
-    "mpnet": (lambda: alone(mpnet()), MISSING + "its encoder"),
-    "conformer": (lambda: alone(conformer()), MISSING + "its encoder, which makes the sines"),
-    "speecht5": (lambda: alone(speecht5()), MISSING + "its encoder"),
-    "positions": (
-        lambda: (None, test_speech.speecht5().speecht5.encoder.wrapped_encoder.embed_positions),
-        "got SpeechT5RelativePositionalEncoding: it makes the table of an encoder",
-    ),
-    "speecht5 decoder": (
-        lambda: within(test_speech.speecht5().speecht5.decoder.wrapped_decoder, "layers.0.self_attn"),
-        "got SpeechT5Attention: the decoder has no tables",
-    ),
-    "wavlm": (lambda: within(test_speech.wavlm(), "encoder.layers.0.attention"), "each query multiplies its biases by a"),
-    "layoutlm": (lambda: alone(layoutlm()), MISSING + "its encoder"),
-    "an encoder": (lambda: (None, test_layoutlm.tiny("Model").encoder), "LayoutLMv3Encoder, which holds tables for sev"),
-    "deberta": (lambda: alone(deberta()), MISSING + "its encoder"),
-    "a layer": (lambda: elsewhere(p := deberta(), p[0].deberta.encoder.layer[0]), "DebertaV2Encoder.*, got DebertaV2Layer"),
-    "no tables": (lambda: deberta(relative_attention=False), "Disentangled.*: it has no tables: relative_attention is"),
-    "beit": (lambda: within(test_beit.tiny("Data2VecVision", **SHARED), BIAS), "PositionBias: it makes the biases of att"),
-    "swin v2": (swin_v2, "SelfAttention: it compares the directions of queries and keys"),
-    "bert pruned": (pruned, "module must give outputs as wide as its inputs.*got 2 heads of 8 for width"),
-    "albert": (albert, "got Albert.*Attention: it ends with a residual connection and a layer norm"),
-}  # fmt: skip
-if test_inkling.NAMES:
-    MADE = lambda: within(test_inkling.tiny(), "model.layers.0.self_attn")  # noqa: E731
-    NOT_CONVERTED["inkling"] = MADE, "InklingAttention: each query mixes its own scores of the distances"
-
-
-@pytest.mark.parametrize("name", names_of(NOT_CONVERTED))
-def test_what_cannot_be_converted(name):
-    make, message = NOT_CONVERTED[name]
-    model, module = make()
-    with pytest.raises(ERRORS, match=message):
-        ours.convert(module, model=model)

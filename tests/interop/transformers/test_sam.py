@@ -147,18 +147,3 @@ def test_recording_outputs_before_and_after():
     ours.unpatch(model)
     with pytest.raises(TypeError, match="NoneType"):
         model(**inputs)
-
-
-@pytest.mark.parametrize("patched", [False, True])
-@pytest.mark.parametrize(("height", "width"), [(8, 8), (3, 5)])
-def test_every_class_converted_to_a_layer(patched, height, width):
-    for module in modules_of_all_kinds(height, width, dropout=0.25, bias=patched):
-        if patched:
-            ours.patch(module)
-        kind, sizes = type(module).__name__, [(len(table) + 1) // 2 for table in (module.rel_pos_h, module.rel_pos_w)]
-        allowed = judge.EXACT if patched or "Sdpa" in kind or kind == "VitDetAttention" else judge.SINGLE
-        layer, labeler = judge.assert_same_layer(
-            module, lambda x, f=module, s=sizes: f(x.unflatten(1, s))[0].flatten(1, 2), sizes, allowed=allowed
-        )
-        assert labeler.num_labels == tuple(2 * size - 1 for size in sizes)
-        assert layer.dropout == getattr(module, "dropout", 0.0) * ("Sdpa" not in kind)
