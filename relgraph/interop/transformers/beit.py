@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid, resized
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
 from relgraph.labels import Labels
 
@@ -77,17 +77,17 @@ class BiasMixin:
 
 
 class BeitMixin(SelfAttentionMixin):
-    """The forward of ``BeitAttention`` from 5.0 on, which gets the bias in the place of a mask."""
+    """The forward of ``BeitAttention``, which gets the bias in the place of a mask."""
 
     def _relgraph_terms(self, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         return _terms_of(given.get("attention_mask"))
 
 
 class SelfMixin(ByArgumentMixin):
-    """The forward of ``BeitSelfAttention``, of its SDPA variant and of their copies."""
+    """The forward of ``Data2VecVisionSelfAttention`` and of its SDPA variant."""
 
     _relgraph_words = (
-        "head_mask", "output_attentions", "relative_position_bias", "interpolate_pos_encoding", "resolution",
+        "output_attentions", "relative_position_bias", "interpolate_pos_encoding", "resolution",
     )  # fmt: skip
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
@@ -126,11 +126,7 @@ FAMILY = Family(
     "beit",
     "BEiT and Data2Vec for images",
     {
-        **(
-            {"beit.BeitSelfAttention": SelfMixin, "beit.BeitSdpaSelfAttention": SelfMixin}
-            if BEFORE_FIVE
-            else {"beit.BeitAttention": BeitMixin}
-        ),
+        "beit.BeitAttention": BeitMixin,
         **dict.fromkeys(_SELF_KINDS, SelfMixin),
         **dict.fromkeys(_BIAS_KINDS, BiasMixin),
     },

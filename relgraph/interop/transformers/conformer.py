@@ -6,8 +6,8 @@
 Parakeet has its positions in the second form too, with rows in the order of ours, and takes biases from ``bias_u`` and
 ``bias_v``; Nemotron's streaming encoder adds a cache and masks by chunks.
 
-SeamlessM4T v2 masks by chunks. From transformers 5.0 on, its eager attention adds that bool mask to the scores as 0 and
-1. Here the mask blocks pairs, as it does in transformers with SDPA and before 5.0.
+SeamlessM4T v2 masks by chunks. Its eager attention in transformers adds that bool mask to the scores as 0 and 1.
+Here the mask blocks pairs, as it does in transformers with SDPA.
 
 Source: Shaw et al. 2018, section 3.2, and Dai et al. 2019, section 3.3; the code of transformers for the clips and for
 the order of R: its rows are the distances 1 − N to N − 1.
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.common import made_once, rows_of, split_heads, with_cache
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin, head_size_of
-from relgraph.interop.transformers.words import CACHE, cache_of
 from relgraph.labelers import ClippedDistance
 
 
@@ -46,11 +45,11 @@ class ConformerMixin(SelfAttentionMixin):
 class ParakeetMixin(SelfAttentionMixin):
     """The self-attention of Parakeet, of models with its encoder, and of Nemotron's streaming encoder."""
 
-    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "position_embeddings", *CACHE)
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "position_embeddings", "cache")
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
         query, key, value = super()._relgraph_heads(states, given)
-        return [query, *with_cache(cache_of(given), self.layer_idx, lambda: (key, value), over_others=False)]
+        return [query, *with_cache(given.get("cache"), self.layer_idx, lambda: (key, value), over_others=False)]
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         sines = _given(self, given, "position_embeddings")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.common import made_once, split_heads, wants_weights
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.rows import cut_to_length, rows_by_query_minus_key
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import BucketedDistance
 from relgraph.labelers.sequence.distance import DistanceLabeler
 
@@ -94,7 +94,7 @@ class SewDMixin(DebertaV2Mixin):
         return wants_weights(self, given)
 
     def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> Any:  # noqa: ARG002
-        return output if BEFORE_FIVE and weights is None else (output, weights)
+        return output, weights
 
 
 class EncoderMixin:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import nn
 
 FILES = (
-    "t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit",
+    "t5", "deberta", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit",
     "xlnet", "cpmant", "gemma",
 )  # fmt: skip
 """The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""

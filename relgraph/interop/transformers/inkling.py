@@ -34,13 +34,11 @@ class InklingMixin:
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         conv_mask: Tensor | None = None,
-        past_key_values: Any = None,
-        *,
         cache: Any = None,
         **given: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The output, and the weights or None."""
-        size, cache = self.head_dim, past_key_values if cache is None else cache
+        size = self.head_dim
         query = self.q_norm(split_heads(self.q_proj(hidden_states), size))
         key = self.k_norm(split_heads(self.k_sconv(self.k_proj(hidden_states), cache, conv_mask), size))
         value = split_heads(self.v_sconv(self.v_proj(hidden_states), cache, conv_mask), size)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relgraph.interop.transformers.common import Biases, from_encoder, made_once, split_heads, weight_of
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import SelfAttentionMixin
 from relgraph.labelers import BucketedDistance
 
 LEFT, LOWER = 0, 3
@@ -36,9 +36,6 @@ class LayoutLMv3Mixin(SelfAttentionMixin):
             parts = {"position_bias": True}
         bias = _joined([from_encoder(self, name, given.get(name)) for name, has in parts.items() if has])
         return Biases(bias.labels, tuple(one * _factor(self) for one in bias.tables)).terms()
-
-    def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> tuple[Any, ...]:  # noqa: ARG002
-        return (output,) if BEFORE_FIVE and weights is None else (output, weights)
 
 
 class LayoutLMv2Mixin(LayoutLMv3Mixin):

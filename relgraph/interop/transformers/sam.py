@@ -48,7 +48,7 @@ class SamMixin(SegGptMixin):
 
     def forward(self: Any, hidden_states: Tensor, output_attentions: bool | None = None) -> tuple[Any, ...]:
         """Attention over a grid."""
-        output, weights = self._relgraph_attended(hidden_states, bool(output_attentions) or is_recorded(self))
+        output, weights = self._relgraph_attended(hidden_states, bool(output_attentions) or is_recorded())
         return output, None if weights is None else weights.flatten(0, 1)
 
 

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.common import Biases, compute, from_encoder, rows_of, shared_table, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.self_attention import SelfAttentionMixin, head_size_of
-from relgraph.interop.transformers.words import CACHE
 from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler
 from relgraph.labels import UNLABELED
 
@@ -75,11 +74,11 @@ class SpeechT5Mixin(SelfAttentionMixin):
     """The forward of ``SpeechT5Attention`` in an encoder; ``position_bias`` is the table ``[R, D]`` of the encoder."""
 
     _relgraph_words = (
-        *SelfAttentionMixin._relgraph_words, "key_value_states", *CACHE, "position_bias", "cache_position",
+        *SelfAttentionMixin._relgraph_words, "key_value_states", "cache", "position_bias",
     )  # fmt: skip
 
     def _relgraph_terms(self, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-        for name in ("key_value_states", *CACHE):
+        for name in ("key_value_states", "cache"):
             if given.get(name) is not None:
                 kind = type(given[name]).__name__
                 raise NotImplementedError(

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
 
 LARGEST_SCALE = math.log(100.0)
@@ -30,7 +30,7 @@ LARGEST_SCALE = math.log(100.0)
 
 
 class SwinMixin(SelfAttentionMixin):
-    """The forward of ``SwinAttention`` from 5.0 on: attention within windows, ``[B · W, N, E]``."""
+    """The forward of ``SwinAttention``: attention within windows, ``[B · W, N, E]``."""
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         holder = self.relative_position_bias
@@ -38,7 +38,7 @@ class SwinMixin(SelfAttentionMixin):
 
 
 class SwinSelfMixin(ByArgumentMixin):
-    """The forward of ``SwinSelfAttention`` and of its copies."""
+    """The forward of ``DonutSwinSelfAttention`` and of its copies."""
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         return _terms(states, given.get("attention_mask"), self.relative_position_bias_table, self.window_size)
@@ -95,7 +95,7 @@ FAMILY = Family(
     "swin",
     "Swin, Swin v2, Swin2SR, and the Swin encoders of Donut, MaskFormer and CLAP",
     {
-        **({"swin.SwinSelfAttention": SwinSelfMixin} if BEFORE_FIVE else {"swin.SwinAttention": SwinMixin}),
+        "swin.SwinAttention": SwinMixin,
         **dict.fromkeys(_SELF_KINDS, SwinSelfMixin),
         "swinv2.Swinv2SelfAttention": Swinv2SelfMixin,
         "swin2sr.Swin2SRSelfAttention": Swinv2SelfMixin,

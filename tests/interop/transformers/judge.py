@@ -10,9 +10,6 @@ from torch import nn
 from relgraph.interop import transformers as ours
 from relgraph.interop.transformers import common
 
-CACHE = "cache" if common.version() >= (5, 24) else "past_key_values"
-"""The word for a cache of keys and values in this version of transformers."""
-
 EXACT, SINGLE = 1e-12, 1e-5
 """Allowed difference in float64, and where the code of transformers computes in float32 whatever it is given."""
 
@@ -88,10 +85,7 @@ def assert_parity(model, inputs, *, keep=None, allowed=EXACT, families=None):
 
 
 def checkpoint(model):
-    """Turn checkpointing on.
-
-    Before 5.0 the default is the reentrant kind, with which some models of speech fail, patched or not.
-    """
+    """Turn checkpointing on."""
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable()
     else:

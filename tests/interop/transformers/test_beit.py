@@ -8,16 +8,14 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-FIVE = common.version() >= (5, 0)
 NAMES, ATTENTION = ("Beit", "Data2VecVision"), ("eager", "sdpa")
 
 
 def allowed_for(name, attention="eager"):
-    """From 5.0 on, the softmax of BEiT's own code is in float32."""
-    return judge.SINGLE if FIVE and name == "Beit" and attention == "eager" else judge.EXACT
+    """The softmax of BEiT's own code is in float32."""
+    return judge.SINGLE if name == "Beit" and attention == "eager" else judge.EXACT
 
 
 def tiny(name="Beit", attention="eager", kind="Model", **options):
@@ -58,7 +56,7 @@ def test_tables_that_are_not_square(name):
     kind = next(type(x) for x in model.modules() if type(x).__name__.endswith("PositionBias"))
     config = model.config
     config.image_size = (12, 20)
-    bias = kind(config) if FIVE and name == "Beit" else kind(config, window_size=(3, 5))
+    bias = kind(config) if name == "Beit" else kind(config, window_size=(3, 5))
     judge.randomized(bias).double()
     for size in ((3, 5), (4, 4)):
         wanted = bias(size)
@@ -73,11 +71,10 @@ def test_tables_that_are_not_square(name):
 def test_one_layer_alone_takes_a_bias_of_all_pairs(name):
     model, inputs = tiny(name, use_shared_relative_position_bias=True), image()
     wanted = judge.everything(model, inputs)
-    ours.patch(model.layers[0] if FIVE and name == "Beit" else model.encoder.layer[0])
+    ours.patch(model.layers[0] if name == "Beit" else model.encoder.layer[0])
     judge.assert_same(judge.everything(model, inputs), wanted, allowed_for(name))
 
 
-@pytest.mark.skipif(not FIVE, reason="takes no mask before 5.0")
 @pytest.mark.parametrize("own", [False, True])
 def test_padding(own):
     model = tiny(use_relative_position_bias=own, use_shared_relative_position_bias=True)

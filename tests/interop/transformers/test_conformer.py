@@ -13,8 +13,7 @@ from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import common  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-FIVE = common.version() >= (5, 0)
-IMPLEMENTATIONS = ("eager", "sdpa") if FIVE else ("eager",)
+IMPLEMENTATIONS = ("eager", "sdpa")
 SIZES = {
     "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32,
     "conv_depthwise_kernel_size": 5, "layerdrop": 0.0, "apply_spec_augment": False, "vocab_size": 20,
@@ -52,10 +51,7 @@ def seamless(name="SeamlessM4Tv2", attention="eager", **options):
 @pytest.mark.parametrize("kind", ["relative_key", "relative"])
 @pytest.mark.parametrize("length", [1, 3, 4, 7, 40])
 def test_outputs_and_all_gradients(length, kind, attention):
-    try:
-        model = bert(attention=attention, position_embeddings_type=kind)
-    except ValueError as error:
-        pytest.skip(f"transformers: {str(error)[:80]}")
+    model = bert(attention=attention, position_embeddings_type=kind)
     inputs = features(length) | {"output_hidden_states": True}
     report = judge.assert_parity(model, inputs, keep=inputs["attention_mask"])
     assert len(report.patched) == 2
@@ -129,9 +125,6 @@ PARAKEET = {
     "activation_dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 64,
 }  # fmt: skip
 STREAMING = {"sliding_window": 7, "default_num_lookahead_tokens": 1}
-needs_parakeet = pytest.mark.skipif(
-    not hasattr(transformers, "NemotronAsrStreamingEncoder"), reason="this transformers has no Nemotron ASR"
-)
 
 
 def parakeet(name="Parakeet", attention="sdpa", **options):
@@ -157,7 +150,6 @@ def parakeet_inputs():
     return mel(right=0) | {"labels": torch.randint(1, 19, (2, 5))}
 
 
-@needs_parakeet
 @pytest.mark.parametrize(("name", "options"), [("Parakeet", {}), ("NemotronAsrStreaming", STREAMING)])
 @pytest.mark.parametrize("length", [4, 9, 60])
 def test_parakeet(length, name, options):
@@ -167,7 +159,6 @@ def test_parakeet(length, name, options):
     assert len(report.patched) == 2
 
 
-@needs_parakeet
 def test_dropped_positions_of_parakeet():
     model = parakeet(dropout_positions=0.3)
     found = []

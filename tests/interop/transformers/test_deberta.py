@@ -8,7 +8,6 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 V2, V1 = "DebertaV2", "Deberta"
@@ -129,7 +128,7 @@ def sew_d(kind="ForCTC", **options):
 
 
 def sew_d_inputs():
-    mask = judge.padded(2, 300, right=0 if BEFORE_FIVE else 90)  # before 5.0, padded queries see no key there
+    mask = judge.padded(2, 300, right=90)
     return {"input_values": torch.randn(2, 300, dtype=torch.float64), "attention_mask": mask}
 
 

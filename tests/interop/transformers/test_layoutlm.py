@@ -8,13 +8,10 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common, layoutlm  # noqa: E402
+from relgraph.interop.transformers import layoutlm  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:The `device` argument is deprecated:FutureWarning")  # their own call
-
-TOGETHER = common.version() >= (5, 24)
-"""Whether the encoder of v3 gives its layers the sum of its biases."""
 
 BINS = {"rel_pos_bins": 8, "max_rel_pos": 20, "rel_2d_pos_bins": 12, "max_rel_2d_pos": 60}
 SIZES = {
@@ -102,7 +99,7 @@ def test_text_alone_without_biases_of_all_pairs():
     )
     assert not any("rel_pos" in name for name in judge.everything(model, inputs))
     assert max(x.untyped_storage().nbytes() for x in seen if isinstance(x, torch.Tensor)) <= 2 * 100 * 100 * 8
-    assert [len(x.tables) for x in seen if isinstance(x, layoutlm.Biases)] == ([3] if TOGETHER else [1, 2])
+    assert [len(x.tables) for x in seen if isinstance(x, layoutlm.Biases)] == [3]
 
 
 def places(length, batch=2):

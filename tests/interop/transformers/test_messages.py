@@ -10,7 +10,6 @@ transformers = pytest.importorskip("transformers")
 from relgraph.interop import transformers as ours  # noqa: E402
 from tests.interop.transformers import (  # noqa: E402
     test_beit,
-    test_bert,
     test_conformer,
     test_deberta,
     test_layoutlm,
@@ -21,7 +20,6 @@ from tests.interop.transformers import (  # noqa: E402
     test_t5,
 )
 
-FOUR = test_bert.needs_four
 X = torch.randn(1, 4, 24, dtype=torch.float64)
 PAIRS = torch.zeros(1, 3, 4, 4)
 
@@ -42,10 +40,8 @@ def sam_with_forwards():
 
 NO_TEXT, NO_PAGE = {"has_relative_attention_bias": False}, {"has_spatial_attention_bias": False}
 NOT_PATCHED = {
-    "esm": (lambda: test_bert.esm("rotary"), "EsmSelfAttention.*no tables: position_embedding_type"),
     "layoutlm": (lambda: test_layoutlm.tiny(**NO_TEXT | NO_PAGE), "no tables: has_relative_attention_bias and has_spat"),
     "layoutlm v3": (lambda: test_layoutlm.tiny(**NO_TEXT), "transformers ignores the tables of LayoutLMv3 unless has_r"),
-    "vits": (vits_without_window, r"layers\.0-1\.attention \(VitsAttention\): it has no tables: window_size"),
     "conformer": (lambda: test_conformer.wave_model("rotary"), "no table: position_embeddings_type is 'rotary'"),
     "sam": (lambda: test_sam.tiny(use_rel_pos=False), "it has no tables of relative positions"),
     "a forward": (sam_with_forwards, "its forward was replaced"),
@@ -80,9 +76,6 @@ def test_other_words_about_patching():
         ours.patch(test_t5.tiny(), families=(5,))
     with pytest.raises(ValueError, match="family wav2vec2_bert is not among families"):
         ours.patch(test_conformer.bert(), families=("conformer",))
-    if test_bert.FIVE:
-        with pytest.raises(ValueError, match="it has no tables: transformers 5 dropped position_embedding_type"):
-            ours.patch(test_bert.tiny())
     adapter = test_conformer.bert(add_adapter=True, use_intermediate_ffn_before_adapter=False, num_adapter_layers=1)
     assert {one.why for one in ours.patch(adapter).unpatched} == {"it has no table: position_embeddings_type is None"}
     assert ours.patch(test_t5.tiny("UMT5EncoderModel").encoder.block[0]).patched
@@ -99,10 +92,6 @@ def t5(name="SelfAttention"):
 
 def second_t5():
     return within(test_t5.tiny(), "encoder.block.1.layer.0.SelfAttention")
-
-
-def bert(name="Bert"):
-    return within(test_bert.tiny(name, attn_implementation="eager"), f"{name.lower()}.encoder.layer.0.attention.self")
 
 
 def deberta(name=test_deberta.V2, **options):
@@ -137,38 +126,23 @@ def sam(**options):
     return within(test_sam.tiny(attention="sdpa", **options), "layers.0.attn")
 
 
-LAYOUT = "position_bias" if test_layoutlm.TOGETHER else "rel_pos"
-ONES, TABLE = torch.ones(3), torch.zeros(16, 24, dtype=torch.float64)
+LAYOUT, TABLE = "position_bias", torch.zeros(16, 24, dtype=torch.float64)
 DEBERTA = {"rel_embeddings": TABLE, "attention_mask": torch.ones(1, 1, 1, 4)}
-LONG = {"hidden_states": torch.randn(1, 49, 24, dtype=torch.float64)}
 REFUSED = {
-    "t5 heads": (t5, {"layer_head_mask": ONES}, "layer_head_mask must be None in a patched T5Attention, got Tensor"),
     "t5 bias": (t5, {"position_bias": PAIRS}, r"position_bias must be the table \[H, R\].*got shape \[1, 3, 4, 4\]"),
     "mpnet": (mpnet, {"position_bias": PAIRS}, r"position_bias must be the table \[H, R\].*got shape \[1, 3, 4, 4\]"),
     "speecht5": (speecht5, {"position_bias": PAIRS}, r"position_bias must be the table \[R, D\].*got shape \[1, 3, 4, "),
     "speecht5 keys": (speecht5, {"key_value_states": X}, "key_value_states must be None.*got Tensor"),
-    "vits": (vits, {"layer_head_mask": ONES}, "layer_head_mask must be None in a patched VitsAttention"),
     "conformer": (conformer, {}, "relative_position_embeddings must be given to Wav2Vec2BertSelfAttention"),
-    **(
-        {"parakeet": (parakeet, {}, "position_embeddings must be given to ParakeetEncoderAttention, got None")}
-        if hasattr(transformers, "ParakeetEncoder")
-        else {}
-    ),
-    "heads": (conformer, {"head_mask": ONES}, "head_mask must be None in a patched Wav2Vec2BertSelfAttention"),
+    "parakeet": (parakeet, {}, "position_embeddings must be given to ParakeetEncoderAttention, got None"),
     "deberta": (deberta, DEBERTA | {"relative_pos": PAIRS}, "relative_pos must be None in a patched Dise.*got Tensor"),
     "v1": (lambda: deberta("Deberta"), DEBERTA | {"query_states": X}, "query_states must be None .* of DeBERTa v1, got"),
     "layoutlm": (layoutlm, {LAYOUT: PAIRS}, f"{LAYOUT} must come from a patched encoder in a patched Layout.*Tensor"),
-    "bert": (bert, LONG, "hidden_states must have at most 48 positions.*got 49 queries and 49 keys"),
-    "bert heads": (bert, {"head_mask": ONES}, "head_mask must be None in a patched BertSelfAttention, got Tensor"),
 }  # fmt: skip
 ERRORS = (NotImplementedError, TypeError, ValueError)
 
 
-def names_of(table):
-    return [pytest.param(name, marks=FOUR if "bert" in name and "deberta" not in name else ()) for name in table]
-
-
-@pytest.mark.parametrize("name", names_of(REFUSED))
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_a_patched_module_refuses(name):
     make, given, message = REFUSED[name]
     model, module = make()

@@ -12,17 +12,15 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-FIVE = common.version() >= (5, 0)
 # of transformers, which gives torch a bool mask and a floating bias
 pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
 
 
 @pytest.fixture(autouse=True)
 def _double():
-    """Before 5.0, SpeechT5's decoder makes its causal mask in the default type, where float64's minimum must fit."""
+    """Inputs are made in the type of the models."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -175,13 +173,10 @@ def test_wavlm(frames, stable):
 
 @pytest.mark.parametrize("length", [1, 5, 6, 7, 12, 13, 40])
 def test_granite_speech(length):
-    model = judge.randomized(Granite(plus=FIVE and length > 6)).double()
+    model = judge.randomized(Granite(plus=length > 6)).double()
     inputs = {"hidden_states": torch.randn(2, length, 8, dtype=torch.float64)}
     report = judge.assert_parity(model, inputs)
     assert len(report.patched) == 2
-
-
-needs_granite5 = pytest.mark.skipif(not hasattr(transformers, "GraniteSpeech5EncoderConfig"), reason="not there yet")
 
 
 def granite5():
@@ -192,7 +187,6 @@ def granite5():
     return judge.randomized(transformers.AutoModel.from_config(config)).double()
 
 
-@needs_granite5
 @pytest.mark.parametrize("right", [0, 4, 9])
 @pytest.mark.parametrize("length", [10, 12, 13, 40])
 def test_granite_speech5(length, right, tmp_path):
@@ -210,7 +204,7 @@ def phi4(**options):
     """An audio encoder; 1,000 and fewer distances have rows, here 6 to one side and 5 to the other."""
     given = {
         "hidden_size": 24, "intermediate_size": 32, "num_blocks": 2, "num_attention_heads": 3, "input_size": 16,
-        "ext_pw_out_channel": 24, f"depthwise_sep{'a' if FIVE else 'e'}rable_out_channel": 24, "nemo_conv_channels": 24,
+        "ext_pw_out_channel": 24, "depthwise_separable_out_channel": 24, "nemo_conv_channels": 24,
         "bias_max_distance": 6,
     }  # fmt: skip
     config = transformers.Phi4MultimodalAudioConfig(**given | options)

@@ -10,21 +10,19 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-FIVE = common.version() >= (5, 0)
 KINDS = {
     "Swin": ("swin", "SwinModel"), "DonutSwin": ("donut_swin", "DonutSwinModel"),
     "MaskFormerSwin": ("maskformer_swin", "MaskFormerSwinModel"), "Swinv2": ("swinv2", "Swinv2Model"),
     "Swin2SR": ("swin2sr", "Swin2SRModel"),
 }  # fmt: skip
-ALL = [(name, "eager") for name in KINDS] + ([("Swin", "sdpa")] if FIVE else [])
+ALL = [(name, "eager") for name in KINDS] + [("Swin", "sdpa")]
 
 
 def allowed_for(name, attention="eager"):
     """From 5.0 on, the softmax of Swin's own code is in float32, of SDPA and of the others in that of the model."""
-    return judge.SINGLE if FIVE and name == "Swin" and attention == "eager" else judge.EXACT
+    return judge.SINGLE if name == "Swin" and attention == "eager" else judge.EXACT
 
 
 def tiny(name="Swin", attention="eager", **options):

@@ -10,12 +10,9 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-FIVE = common.version() >= (5, 0)
-ALLOWED = judge.EXACT if FIVE else judge.SINGLE  # before 5.0 its softmax is in float32
-IMPLEMENTATIONS = ("eager", "sdpa") if FIVE else ("eager",)
+IMPLEMENTATIONS = ("eager", "sdpa")
 BORDERS = (1, 8, 9, 16, 127, 129, 150)
 """Lengths on both sides of the borders of buckets."""
 
@@ -50,7 +47,7 @@ def test_outputs_and_all_gradients(name, attention):
     except ValueError as error:
         pytest.skip(f"transformers: {str(error)[:80]}")
     inputs = inputs_of(40, 37) | {"output_hidden_states": True}
-    allowed = judge.SINGLE if name == "LongT5" else ALLOWED  # the softmax of its encoder is in float32
+    allowed = judge.SINGLE if name == "LongT5" else judge.EXACT  # the softmax of its encoder is in float32
     report = judge.assert_parity(model, inputs, keep=inputs["attention_mask"], allowed=allowed)
     assert not report.unpatched
     assert sum(one.kind.endswith("Attention") for one in report.patched) == 6
@@ -97,7 +94,7 @@ def udop_inputs(length, target):
 def test_udop(kinds, attention):
     inputs = udop_inputs(30, 11) | {"output_hidden_states": True}
     mask = torch.cat((inputs["attention_mask"], torch.ones(2, 4)), 1)  # patches come after the text
-    report = judge.assert_parity(udop(kinds, attention), inputs, keep=mask, allowed=ALLOWED)
+    report = judge.assert_parity(udop(kinds, attention), inputs, keep=mask, allowed=judge.EXACT)
     assert not report.unpatched
     assert len(report.patched) == 6 + 2  # the decoder has biases too, which it does not use
 
@@ -127,11 +124,11 @@ def pix2struct_inputs(length):
 @pytest.mark.parametrize("length", [17, 150])
 def test_pix2struct(length):
     inputs = pix2struct_inputs(length) | {"output_hidden_states": True}
-    report = judge.assert_parity(pix2struct(), inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
+    report = judge.assert_parity(pix2struct(), inputs, keep=inputs["attention_mask"], allowed=judge.EXACT)
     assert [one.kind for one in report.patched] == ["Pix2StructTextAttention"] * 4
     assert not report.unpatched
     judge.assert_parity(
-        pix2struct(), inputs | {"output_attentions": True}, keep=inputs["attention_mask"], allowed=ALLOWED
+        pix2struct(), inputs | {"output_attentions": True}, keep=inputs["attention_mask"], allowed=judge.EXACT
     )
 
 
@@ -144,16 +141,16 @@ def test_pix2struct_generates():
     caches = [transformers.EncoderDecoderCache(*(transformers.DynamicCache() for _ in range(2))) for _ in range(2)]
     for begin, end in ((0, 5), (5, 6), (6, 12)):
         wanted, found = (
-            one(ids[:, begin:end], **given, **{judge.CACHE: cache}, use_cache=True).logits
+            one(ids[:, begin:end], **given, cache=cache, use_cache=True).logits
             for one, cache in zip((model, mine), caches, strict=True)
         )
-        torch.testing.assert_close(found, wanted, atol=ALLOWED, rtol=ALLOWED)
+        torch.testing.assert_close(found, wanted, atol=judge.EXACT, rtol=judge.EXACT)
 
 
 @pytest.mark.parametrize("length", BORDERS)
 def test_lengths_on_both_sides_of_every_border(length):
     inputs = inputs_of(length, length)
-    judge.assert_parity(tiny(), inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
+    judge.assert_parity(tiny(), inputs, keep=inputs["attention_mask"], allowed=judge.EXACT)
 
 
 @pytest.mark.parametrize("name", ["T5", "UMT5"])
@@ -193,19 +190,10 @@ def test_a_stack_is_patched_whole_or_not():
     reasons = {one.name.removesuffix(".layer.0.SelfAttention"): one.why for one in report.unpatched}
     assert reasons["encoder.block.1"] == "its class has a forward of its own"
     assert "shares one bias with encoder.block.1.layer.0.SelfAttention" in reasons["encoder.block.0"]
-    judge.assert_same(judge.everything(mine, inputs), judge.everything(model, inputs), ALLOWED)
+    judge.assert_same(judge.everything(mine, inputs), judge.everything(model, inputs), judge.EXACT)
     attention_of(model, 1).__class__ = Plain
     assert not ours.patch(model).unpatched
     encoder = tiny("T5EncoderModel")
     attention_of(encoder, 0).__class__ = OwnForward
     with pytest.raises(ValueError, match="no attention that can be patched"):
         ours.patch(encoder)
-
-
-@pytest.mark.skipif(FIVE, reason="transformers 5 prunes no heads")
-def test_pruned_heads():
-    model = tiny()
-    model.encoder.block[1].layer[0].SelfAttention.prune_heads([0])
-    report = ours.patch(model)
-    assert {one.name.split(".")[0] for one in report.unpatched} == {"encoder"}
-    assert {one.why for one in report.unpatched} > {"its heads were pruned"}

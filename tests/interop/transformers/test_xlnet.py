@@ -13,7 +13,7 @@ from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import xlnet  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-# that of Funnel's code before 5.0 about its own slices
+# that of Funnel's code about its own slices
 pytestmark = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multidimensional indexing:UserWarning")
 
 SIZES = {"vocab_size": 50, "d_model": 24, "n_head": 3, "d_inner": 32}
