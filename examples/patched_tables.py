@@ -12,7 +12,7 @@ from torch import nn
 from transformers import T5Config, T5EncoderModel
 
 import relgraph as rg
-from relgraph.interop.transformers import convert, patch, unpatch
+from relgraph.interop.transformers import patch, unpatch
 
 DISTANCES, SYMBOLS, LENGTH, TEXTS = (-6, -2, 1, 4), 16, 24, 16
 SIZES = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_heads": len(DISTANCES)}
@@ -71,11 +71,19 @@ unpatch(encoder)
 print(f"{share_right(*new):.1%} right, computed by transformers")
 
 # %%
-# ``convert`` makes a layer with a copy of the weights, and the labeler that names the rows of the table. Only
-# differences of a head's biases matter, since adding the same number to all scores does not change a softmax. T5 has a
-# separate bucket for each distance below 8; larger distances share buckets.
+# A layer of relgraph takes T5's weights; its labeler names the rows of the table. Only differences of a head's biases
+# matter, since adding the same number to all scores does not change a softmax. T5 has a separate bucket for each
+# distance below 8; larger distances share buckets.
 
-layer, labeler = convert(attention)
+labeler = rg.BucketedDistance(32, 128)
+tables = rg.RelationTables(labeler, 16, heads=len(DISTANCES), kinds=("bias",), per_head=True)
+layer = rg.RelationAttention(64, len(DISTANCES), bias=False, labeler=labeler, tables=tables, scale=1.0)
+weights = {
+    "in_proj_weight": torch.cat([one.weight for one in (attention.q, attention.k, attention.v)]),
+    "out_proj.weight": attention.o.weight,
+    "tables.bias.rows": table.T,
+}
+layer.load_state_dict(weights, strict=False)
 ax = rg.plot.table_norms(layer.tables.bias)
 
 # %%

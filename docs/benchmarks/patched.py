@@ -6,7 +6,7 @@
     python -m docs.benchmarks.patched --whole --no-peaks     # whole models of base size at usual lengths
     python -m docs.benchmarks.patched --hour                 # a layer of Parakeet over one hour of audio: MiB, seconds
 
-Needs transformers (``pip install 'transformers>=4.56,<6'``); GLiNER is a row where ``gliner`` is installed. Weights are
+Needs transformers (``pip install 'transformers>=5.24,<6'``); GLiNER is a row where ``gliner`` is installed. Weights are
 random, which does not change the time. Each model is made once for each of its attention implementations in
 transformers, and once more and patched, with the same weights. Outputs are compared before the timing. Ways run in turn
 in one process; ratios are taken within a round. A separate process measures each peak, above what it holds before the

@@ -25,12 +25,6 @@ def patched():
     return made
 
 
-def converted():
-    """An attention of it as a layer."""
-    made = model()
-    return Good(ours.convert, {"module": made.encoder.block[0].layer[0].SelfAttention, "model": made})
-
-
 def llama():
     """A tiny Llama."""
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
@@ -77,7 +71,6 @@ GOOD_CALLS = {
     "transformers.report": lambda: Good(ours.report, {"model": patched()}),
     "transformers.patch": lambda: Good(ours.patch, {"model": model(), "families": ("t5",), "impl": "dense"}),
     "transformers.unpatch": lambda: Good(ours.unpatch, {"model": patched()}),
-    "transformers.convert": converted,
     "transformers.register": lambda: Good(ours.register, {}),
     "transformers.Relation": lambda: Good(
         ours.Relation,

@@ -6,7 +6,6 @@
 - :func:`~relgraph.interop.transformers.report`: says which modules of a model relgraph computes, and which not.
 - :class:`~relgraph.interop.transformers.Report`: what it says, one line for all layers that are alike.
 - :class:`~relgraph.interop.transformers.RelgraphCallback`: does one of both for Trainer.
-- :func:`~relgraph.interop.transformers.convert`: makes a layer of relgraph from an attention module, with its weights.
 - :func:`~relgraph.interop.transformers.add_relations`: lets a pretrained model take labels between tokens.
 - :func:`~relgraph.interop.transformers.from_pretrained`: loads such a model.
 - :func:`~relgraph.interop.transformers.align`: carries a graph of words over to the tokens of a tokenizer.
@@ -17,8 +16,6 @@ In the order in which a model meets the files:
 
 - ``patching``: finds the modules of a model and changes their class, or changes it back.
 - ``families``: defines a family of models, and lists all families.
-- ``converting``: finds the family of a module and its tables, to make a layer with its weights.
-- ``layers``: makes the layer from projections and tables.
 - ``self_attention``: the forward of modules whose projections have usual names and which have no cache.
 - ``interface``: the attention implementation that models choose by name; ``by_name``: what that name serves.
 - ``callback``: chooses a way for Trainer.
@@ -40,13 +37,12 @@ from relgraph.interop.transformers.adding import add_relations, from_pretrained 
 from relgraph.interop.transformers.aligning import align  # noqa: E402
 from relgraph.interop.transformers.batching import RelationCollator  # noqa: E402
 from relgraph.interop.transformers.callback import RelgraphCallback  # noqa: E402
-from relgraph.interop.transformers.converting import convert  # noqa: E402
 from relgraph.interop.transformers.interface import register  # noqa: E402
 from relgraph.interop.transformers.patching import Report, patch, report, unpatch  # noqa: E402
 from relgraph.interop.transformers.relation import Relation  # noqa: E402
 
 __all__ = [
-    "Relation", "RelationCollator", "RelgraphCallback", "Report", "add_relations", "align", "convert",
-    "from_pretrained", "patch", "register", "report", "unpatch",
+    "Relation", "RelationCollator", "RelgraphCallback", "Report", "add_relations", "align", "from_pretrained",
+    "patch", "register", "report", "unpatch",
 ]  # fmt: skip
 __dir__ = lists_public(globals())

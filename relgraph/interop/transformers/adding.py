@@ -2,8 +2,7 @@
 
 The model and the models within it get a class of their own, which inherits from theirs. Its ``forward`` takes
 ``relation_labels=``, makes them :class:`~relgraph.Labels` of the tokens of this call, and hands them on as a keyword
-argument, which models of transformers pass down to the attention function. Before transformers 5 some, such as BERT,
-BART and GPT-2, do not: there relations also hold the labels during the call.
+argument, which models of transformers pass down to the attention function.
 """
 
 from __future__ import annotations
@@ -23,14 +22,12 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.interop.transformers import rotary, saved
 from relgraph.interop.transformers.batching import ALIGN, check_sizes, labels_of_tokens, repeated
-from relgraph.interop.transformers.bert import COPIES, RelatedBertMixin
 from relgraph.interop.transformers.by_name import NAME, through_interface
-from relgraph.interop.transformers.families import kind_of
 from relgraph.interop.transformers.interface import RESTORED_BY, look_after_making, register
-from relgraph.interop.transformers.patching import Patched, Report, Unpatched, patched_class
-from relgraph.interop.transformers.relation import LABELS, Relation, lending
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, head_size_of
-from relgraph.interop.transformers.words import cache_of, check_cache, unknown_to, unlabeled
+from relgraph.interop.transformers.patching import Patched, Report, Unpatched
+from relgraph.interop.transformers.relation import LABELS, Relation
+from relgraph.interop.transformers.self_attention import head_size_of
+from relgraph.interop.transformers.words import cache_of, check_cache, unlabeled
 from relgraph.labels import Labels, padded
 from relgraph.nn import LabelTable
 from relgraph.nn.cache import labels_of_new_rows
@@ -77,9 +74,7 @@ def add_relations(
 
     Args:
         model: a model whose attention goes through the attention interface of transformers, such as BERT, RoBERTa,
-            ESM, ModernBERT, Llama, Qwen or T5. Its ``attn_implementation`` becomes ``"relgraph"``. Before transformers
-            5 BERT and its copies do not, and get another ``forward``; then gradient checkpointing raises
-            NotImplementedError.
+            ESM, ModernBERT, Llama, Qwen or T5. Its ``attn_implementation`` becomes ``"relgraph"``.
         labeler: the labeler of the tables, of any kind.
         tables: which tables there are, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
         per_head: whether each head has its own rows.
@@ -121,13 +116,11 @@ def add_relations(
     check.boolean("per_head", per_head)
     report = _found(model, layers, tables)
     if not report.patched:
-        older = f"; ModernBERT, T5 and others need transformers 5, this is {transformers.__version__}"
         kinds = sorted({kind for x in model.modules() if "Attention" in (kind := type(x).__name__)})
-        none = f"{', '.join(kinds) or 'no attention'}{older if BEFORE_FIVE else ''}"
         raise NotImplementedError(
             f"model must have self-attention that these tables can join: it goes through the attention interface of "
             f"transformers and hands keyword arguments to it, as that of BERT and Llama, got {type(model).__name__} "
-            f"with: {str(report) or none}"
+            f"with: {str(report) or ', '.join(kinds) or 'no attention'}"
         )
     modules = [model.get_submodule(one.name) for one in report.patched]
     made = [_relation_for(module, labeler, tables, per_head) for module in modules]  # may raise, before any change
@@ -138,10 +131,9 @@ def add_relations(
             stacklevel=2,
         )
     register()
-    if any(map(_looks_up, modules)):
-        model.set_attn_implementation(NAME)
+    model.set_attn_implementation(NAME)
     for module, relation in zip(modules, made, strict=True):
-        _attach(module, relation)
+        relation.attach(module)
     _take_labels(model, labeler)
     numbers = None if layers is None else sorted(set(layers))
     setattr(model.config, saved.ENTRY, saved.entry(labeler, tables, per_head, numbers))
@@ -212,23 +204,13 @@ def restore_relations(model: PreTrainedModel) -> None:
     for one in _found(model, entry["layers"], entry["tables"], strict=False).patched:
         module: Any = model.get_submodule(one.name)
         if getattr(module, "relation", None) is None:
-            _attach(module, _relation_for(module, labeler, entry["tables"], entry["per_head"]))
-        if _looks_up(module):
-            module.config._attn_implementation = model.config._attn_implementation = NAME
+            _relation_for(module, labeler, entry["tables"], entry["per_head"]).attach(module)
+        module.config._attn_implementation = model.config._attn_implementation = NAME
     _take_labels(model, labeler)
 
 
 RESTORED_BY.append(restore_relations)
 look_after_making()  # or from_pretrained of transformers would drop the relations of a file
-
-
-_BY_MODULE = frozenset(COPIES if BEFORE_FIVE else ())
-"""The classes whose modules get a forward that reads their relation, as they do not look up their attention."""
-
-
-def _looks_up(module: nn.Module) -> bool:
-    """Whether a module looks up its attention by name; BERT does so since transformers 5."""
-    return through_interface(type(module))
 
 
 def _lets_only_related_attend(labeler: Any) -> bool:
@@ -237,13 +219,6 @@ def _lets_only_related_attend(labeler: Any) -> bool:
     return getattr(labeler, "attend", None) in ("edges", "related") or any(
         _lets_only_related_attend(one) for one in within if one is not None
     )
-
-
-def _attach(module: Any, relation: Relation) -> None:
-    """Give a module a relation, and a forward that reads it if the module does not look up its attention."""
-    relation.attach(module)
-    if not _looks_up(module):
-        module.__class__ = patched_class(RelatedBertMixin, type(module))
 
 
 def _is_decoder_of_two(model: Any) -> bool:
@@ -267,12 +242,9 @@ def _found(model: nn.Module, layers: Any, tables: Sequence[str], *, strict: bool
         if own is not None and through_interface(own):
             unpatched.append(Unpatched(name, kind, "it is patched: call unpatch(model) first"))
             continue
-        if not (_looks_up(module) or kind_of(module) in _BY_MODULE):
+        if not through_interface(type(module)):
             continue
-        why = _why_not(name, module)
-        if why is None:
-            why = unlabeled(type(module)) if _looks_up(module) else unknown_to(RelatedBertMixin, type(module))
-        why = why or rotary.why_not(module, tables)
+        why = _why_not(name, module) or unlabeled(type(module)) or rotary.why_not(module, tables)
         number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
         if why is None:
             numbers.add(number)
@@ -296,9 +268,6 @@ def _why_not(name: str, module: Any) -> str | None:
     config = getattr(module, "config", None)
     if getattr(module, "is_decoder", False) and getattr(config, "is_encoder_decoder", False):
         return "it is in the decoder: relations are for the encoder of such a model"
-    if not _looks_up(module):
-        absolute = getattr(module, "position_embedding_type", "absolute") == "absolute"
-        return None if absolute else "it has tables already: patch(model) computes them"
     parameters = inspect.signature(inspect.unwrap(type(module).forward)).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         return "its forward takes no keyword arguments, so labels cannot reach the attention"
@@ -324,8 +293,7 @@ def _take_labels(model: nn.Module, labeler: Any) -> None:
     """Let a model, and the models within it that have relations, take ``relation_labels``."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and any(isinstance(x, Relation) for x in module.modules()):
-            lends = any(isinstance(x, RelatedBertMixin) for x in module.modules())
-            vars(module).update(_relgraph_labeler=labeler, _relgraph_lends=lends)
+            module._relgraph_labeler = labeler
             if not hasattr(type(module), "_relgraph_unrelated"):
                 module.__class__ = related_class(type(module))
 
@@ -334,7 +302,6 @@ class RelatedModel:
     """What a model with relations does otherwise: it takes labels, here in ``generate``, and keeps rows at zero."""
 
     _relgraph_labeler: Any
-    _relgraph_lends: bool
 
     def _expand_inputs_for_generation(
         self: Any, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Any = None, **given: Any
@@ -366,13 +333,7 @@ def related_class(own: type) -> type:
     def forward(self: Any, *args: Any, **given: Any) -> Any:
         labels = given.pop(LABELS, None)
         if labels is not None:
-            labels = _of_call(self, labels, given | dict(zip(named, args, strict=False)))
-            if not self._relgraph_lends and (rest or not BEFORE_FIVE):
-                given[LABELS] = labels
-            if BEFORE_FIVE and not (LABELS in given and _checkpoints(self)):
-                _check_checkpoints(self)
-                with lending(self, labels):
-                    return theirs.forward(self, *args, **given)
+            given[LABELS] = _of_call(self, labels, given | dict(zip(named, args, strict=False)))
         return theirs.forward(self, *args, **given)
 
     parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
@@ -383,19 +344,6 @@ def related_class(own: type) -> type:
     # transformers reads the source of the module of a class, and loads and saves by its name
     more = {"__module__": own.__module__, "__doc__": own.__doc__, "forward": forward, "__reduce_ex__": _reduced}
     return type(own.__name__, (RelatedModel, own), more | {"_relgraph_unrelated": own})
-
-
-def _checkpoints(model: Any) -> bool:
-    return model.training and model.is_gradient_checkpointing
-
-
-def _check_checkpoints(model: Any) -> None:
-    """Checkpoints run layers again during backward, when the relations have no labels any more."""
-    if _checkpoints(model):
-        raise NotImplementedError(
-            f"gradient checkpointing of a {type(model).__name__} with relations needs transformers 5, which passes "
-            f"{LABELS} through its layers, got {transformers.__version__}: call gradient_checkpointing_disable()"
-        )
 
 
 class _NoTarget(str):

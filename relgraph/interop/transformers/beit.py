@@ -21,11 +21,9 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid, resized
-from relgraph.interop.transformers.layers import layer_of, needs_model
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
 from relgraph.labels import Labels
-from relgraph.nn import RelationAttention
 
 
 class GridBias(NamedTuple):
@@ -79,17 +77,17 @@ class BiasMixin:
 
 
 class BeitMixin(SelfAttentionMixin):
-    """The forward of ``BeitAttention`` from 5.0 on, which gets the bias in the place of a mask."""
+    """The forward of ``BeitAttention``, which gets the bias in the place of a mask."""
 
     def _relgraph_terms(self, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         return _terms_of(given.get("attention_mask"))
 
 
 class SelfMixin(ByArgumentMixin):
-    """The forward of ``BeitSelfAttention``, of its SDPA variant and of their copies."""
+    """The forward of ``Data2VecVisionSelfAttention`` and of its SDPA variant."""
 
     _relgraph_words = (
-        "head_mask", "output_attentions", "relative_position_bias", "interpolate_pos_encoding", "resolution",
+        "output_attentions", "relative_position_bias", "interpolate_pos_encoding", "resolution",
     )  # fmt: skip
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
@@ -114,31 +112,6 @@ def _terms_of(bias: GridBias | Tensor | None) -> dict[str, Any]:
     return {"labels": bias.labels, "mask": bias.mask, "bias_table": bias.table}
 
 
-def convert(module: Any, holder: Any) -> tuple[RelationAttention, Grid]:
-    """A layer for the grid that the tables were made for; see :func:`relgraph.interop.transformers.convert`."""
-    makers = _makers(module, holder)
-    height, width = makers[0].window_size
-    labeler = Grid((height - 1, width - 1), extra_tokens=1, beyond="error")
-    tables = [BiasMixin.forward(maker, (height, width)).table for maker in makers]
-    return layer_of(module, {"bias": sum(tables[1:], tables[0])}, labeler), labeler
-
-
-def _makers(module: Any, holder: Any) -> list[Any]:
-    """The modules that make the biases of an attention: its own and the one that all layers share, if they exist."""
-    found = []
-    newer = hasattr(module, "o_proj")  # BEiT from 5.0 on: the layer around the module holds its own one
-    if module.config.use_relative_position_bias:
-        if newer:
-            layers = needs_model(module, holder, "its layer").layers
-            found.append(next(one for one in layers if one.attention is module).relative_position_bias)
-        else:
-            found.append(module.relative_position_bias)
-    if module.config.use_shared_relative_position_bias:
-        holder = needs_model(module, holder, "its model" if newer else "its encoder")
-        found.append(holder.shared_position_bias if newer else holder.relative_position_bias)
-    return found
-
-
 def _why_not(module: nn.Module) -> str | None:
     """Without tables there is nothing to do; layers that share a table find that out from the configuration only."""
     config: Any = getattr(module, "config", None)
@@ -153,16 +126,9 @@ FAMILY = Family(
     "beit",
     "BEiT and Data2Vec for images",
     {
-        **(
-            {"beit.BeitSelfAttention": SelfMixin, "beit.BeitSdpaSelfAttention": SelfMixin}
-            if BEFORE_FIVE
-            else {"beit.BeitAttention": BeitMixin}
-        ),
+        "beit.BeitAttention": BeitMixin,
         **dict.fromkeys(_SELF_KINDS, SelfMixin),
         **dict.fromkeys(_BIAS_KINDS, BiasMixin),
     },
     _why_not,
-    convert,
-    ("beit.BeitEncoder" if BEFORE_FIVE else "beit.BeitModel", "data2vec.Data2VecVisionEncoder"),
-    dict.fromkeys(_BIAS_KINDS, "it makes the biases of attention modules: convert these"),
 )

@@ -103,7 +103,7 @@ def check_served(model: nn.Module) -> None:
     families = all_families().values()
     for name, module in model.named_modules():
         for family in () if hasattr(type(module), "_relgraph_own") else families:  # a patched one is served already
-            if bases_of(module) & (family.kinds.keys() - set(family.holders)) and family.why_not(module) is None:
+            if bases_of(module) & family.kinds.keys() and family.why_not(module) is None:
                 raise NotImplementedError(
                     f"attn_implementation must not be {NAME!r} for {type(model).__name__}, as {name} "
                     f"({type(module).__name__}) does not look up its attention by name: use "

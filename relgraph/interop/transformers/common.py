@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MethodType
 from typing import Any
 
 import torch
@@ -18,13 +17,7 @@ from relgraph.functional.sink import share_of_keys
 from relgraph.labels import Labels, total
 from relgraph.labels.memory import memory_of
 
-try:
-    from transformers.utils.output_capturing import _active_collector
-except ImportError:  # older versions have none
-    _active_collector = None
-_collector: Any = _active_collector
-
-OLDEST, TOO_NEW = (4, 56), (6, 0)
+OLDEST, TOO_NEW = (5, 24), (6, 0)
 """Versions of transformers from the first on, below the second."""
 
 IMPL = "_relgraph_impl"
@@ -113,7 +106,7 @@ def compute(
     value, or ``sink_values``, ``[B, H, N_q or 1, D_v]``: that of one more key. The weights leave it out. ``terms`` are
     other arguments of :func:`~relgraph.relation_attention`.
     """
-    # from 5.0 on, a causal model passes no mask if a fused implementation needs none: see sdpa_mask in transformers
+    # a causal model passes no mask if a fused implementation needs none: see sdpa_mask in transformers
     causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
     given = {
         "query": query, "key": key, "value": value, "labels": labels, "is_causal": causal,
@@ -204,38 +197,20 @@ def wants_weights(module: nn.Module, given: dict[str, Any]) -> bool:
     asked = given.get("output_attentions")
     if asked is None:
         asked = getattr(getattr(module, "config", None), "output_attentions", False)
-    return bool(asked) or is_recorded(module)
+    return bool(asked) or is_recorded()
 
 
-def is_recorded(module: nn.Module) -> bool:
-    """Whether transformers records the attention weights that this module returns.
+def is_recorded() -> bool:
+    """Whether transformers records the attention weights that modules return.
 
-    Some models do not hand ``output_attentions`` to their attention but record what its forward returns: by a function
-    in the place of the forward, or, in later versions, by a hook that asks a collector. Hooks of accelerate, which move
-    weights, take that place too, as a ``partial``.
+    Some models do not hand ``output_attentions`` to their attention but record what its forward returns, by a hook that
+    asks a collector.
     """
-    replaced = vars(module).get("forward")
-    if replaced is not None and not isinstance(replaced, (MethodType, functools.partial)):
-        return True
-    if _collector is None:
-        return False
+    from transformers.utils.output_capturing import _active_collector
+
     # compiled code cannot ask a context variable; while it is made the collector is a plain attribute
-    collected = _collector.global_var if torch.compiler.is_compiling() else _collector.get()
+    collected = _active_collector.global_var if torch.compiler.is_compiling() else _active_collector.get()
     return collected is not None and "attentions" in collected
-
-
-def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:
-    """Raise NotImplementedError if one of these arguments is given: fused attention does not support them."""
-    for name in names:
-        if given.get(name) is not None:
-            kind = type(module).__name__
-            where, instead = f"{kind} with attn_implementation='relgraph'", "choose another attn_implementation"
-            if hasattr(type(module), "_relgraph_own"):
-                where, instead = f"a patched {kind}", "unpatch(model) first"
-            raise NotImplementedError(
-                f"{name} must be None in {where}, got {type(given[name]).__name__}: a mask of heads acts on attention "
-                f"weights, which are never stored; {instead}"
-            )
 
 
 def made_once(module: Any, name: str, make: Callable[[Any], Any]) -> Any:
@@ -253,7 +228,7 @@ def split_heads(x: Tensor, size: int) -> Tensor:
 
 
 def with_cache(
-    cache: Any, layer: int | None, project: Callable[[], tuple[Tensor, Tensor]], *more: Any, over_others: bool
+    cache: Any, layer: int | None, project: Callable[[], tuple[Tensor, Tensor]], *, over_others: bool
 ) -> tuple[Tensor, Tensor]:
     """Keys and values with those of the cache; of the states of an encoder, ``over_others``, they are made once."""
     two, own = hasattr(cache, "cross_attention_cache"), cache
@@ -263,7 +238,7 @@ def with_cache(
             return own.layers[layer].keys, own.layers[layer].values
     key, value = project()
     if own is not None:
-        key, value = own.update(key, value, layer, *more)
+        key, value = own.update(key, value, layer)
     if two and over_others:
         cache.is_updated[layer] = True
     return key, value

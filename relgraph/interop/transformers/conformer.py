@@ -6,8 +6,8 @@
 Parakeet has its positions in the second form too, with rows in the order of ours, and takes biases from ``bias_u`` and
 ``bias_v``; Nemotron's streaming encoder adds a cache and masks by chunks.
 
-SeamlessM4T v2 masks by chunks. From transformers 5.0 on, its eager attention adds that bool mask to the scores as 0 and
-1. Here the mask blocks pairs, as it does in transformers with SDPA and before 5.0.
+SeamlessM4T v2 masks by chunks. Its eager attention in transformers adds that bool mask to the scores as 0 and 1.
+Here the mask blocks pairs, as it does in transformers with SDPA.
 
 Source: Shaw et al. 2018, section 3.2, and Dai et al. 2019, section 3.3; the code of transformers for the clips and for
 the order of R: its rows are the distances 1 − N to N − 1.
@@ -21,11 +21,8 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import made_once, rows_of, split_heads, with_cache
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin, head_size_of
-from relgraph.interop.transformers.words import CACHE, cache_of
 from relgraph.labelers import ClippedDistance
-from relgraph.nn import RelationAttention
 
 
 def labeler_of(module: Any) -> ClippedDistance:
@@ -48,11 +45,11 @@ class ConformerMixin(SelfAttentionMixin):
 class ParakeetMixin(SelfAttentionMixin):
     """The self-attention of Parakeet, of models with its encoder, and of Nemotron's streaming encoder."""
 
-    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "position_embeddings", *CACHE)
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "position_embeddings", "cache")
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:
         query, key, value = super()._relgraph_heads(states, given)
-        return [query, *with_cache(cache_of(given), self.layer_idx, lambda: (key, value), over_others=False)]
+        return [query, *with_cache(given.get("cache"), self.layer_idx, lambda: (key, value), over_others=False)]
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         sines = _given(self, given, "position_embeddings")
@@ -98,29 +95,6 @@ def _of_sines(module: Any, states: Tensor, sines: Tensor) -> dict[str, Any]:
     }
 
 
-def convert(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
-    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    if getattr(module, "position_embeddings_type", "relative") != "relative":
-        labeler = labeler_of(module)
-        return layer_of(module, {"key": plain_rows(module, "distance_embedding")}, labeler), labeler
-    project, content, position = _names(module)
-    weight = linear_of(module, project).weight
-    sines = _sines_of(needs_model(module, encoder, "its encoder, which makes the sines of its positions"), weight)
-    labeler = ClippedDistance(sines.shape[1] // 2)
-    rows = split_heads(sines.to(weight) @ weight.t(), head_size_of(module))[0]
-    biases = getattr(module, content), getattr(module, position)
-    return layer_of(module, {"key": rows}, labeler, query_biases=biases), labeler
-
-
-def _sines_of(encoder: Any, like: Tensor) -> Tensor:
-    """The sines ``[1, 2L - 1, E]`` of the distances 1 - L to L - 1, for the longest sequence of an encoder."""
-    if hasattr(encoder, "embed_positions"):
-        return encoder.embed_positions.pe
-    if hasattr(encoder, "pos_enc"):
-        return encoder.pos_enc.pos_enc
-    return encoder.encode_positions(like.new_zeros(1, 1, 1).expand(1, encoder.config.max_position_embeddings, 1))
-
-
 def _why_not(module: nn.Module) -> str | None:
     """Adapters have no positions, and rotary positions no table."""
     kind = getattr(module, "position_embeddings_type", None)
@@ -136,8 +110,6 @@ FAMILIES = (
             "seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention": ConformerMixin,
         },
         _why_not,
-        convert,
-        ("wav2vec2_bert.Wav2Vec2BertEncoder", "seamless_m4t_v2.SeamlessM4Tv2ConformerEncoder"),
     ),
     Family(
         "conformer",
@@ -147,8 +119,6 @@ FAMILIES = (
             "seamless_m4t.SeamlessM4TConformerSelfAttention": ConformerMixin,
         },
         _why_not,
-        convert,
-        ("wav2vec2_conformer.Wav2Vec2ConformerEncoder", "seamless_m4t.SeamlessM4TConformerEncoder"),
     ),
     Family(
         "parakeet",
@@ -157,14 +127,10 @@ FAMILIES = (
             "parakeet.ParakeetEncoderAttention": ParakeetMixin,
             "nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention": ParakeetMixin,
         },
-        convert=convert,
-        holders=("parakeet.ParakeetEncoder", "nemotron_asr_streaming.NemotronAsrStreamingEncoder"),
     ),
     Family(
         "fastspeech2_conformer",
         "FastSpeech2Conformer",
         {"fastspeech2_conformer.FastSpeech2ConformerAttention": FastSpeech2Mixin},
-        convert=convert,
-        holders=("fastspeech2_conformer.FastSpeech2ConformerEncoder",),
     ),
 )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from relgraph.interop.transformers.common import Biases, compute, from_encoder, made_once, split_heads, with_cache
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, dropout_of
+from relgraph.interop.transformers.self_attention import dropout_of
 from relgraph.labelers import BucketedDistance
 from relgraph.labels import DenseLabels
 from relgraph.labels.memory import memory_of
@@ -84,19 +84,16 @@ class CpmAntMixin:
         attention_mask: Tensor,
         position_bias: Any,
         output_attentions: bool | None = False,
-        past_key_values: Any = None,
-        use_cache: bool | None = None,  # noqa: ARG002
-        cache_position: Tensor | None = None,
-        *,
         cache: Any = None,
+        use_cache: bool | None = None,  # noqa: ARG002
         **_: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The output ``[B, N, E]``, and the weights or None; ``attention_mask`` is ``[B, N_q, N_k]``."""
         size, source = self.dim_head, hidden_kv
         key, value = with_cache(
-            past_key_values if cache is None else cache, self.layer_idx,
+            cache, self.layer_idx,
             lambda: (split_heads(self.project_k(source), size), split_heads(self.project_v(source), size)),
-            *(({"cache_position": cache_position},) if BEFORE_FIVE else ()), over_others=False,
+            over_others=False,
         )  # fmt: skip
         seen = memory_of([attention_mask]).once("seen", lambda: attention_mask.bool()[:, None])
         output, weights = compute(
@@ -112,6 +109,5 @@ FAMILY = Family(
     "cpmant",
     "CPM-Ant",
     _KINDS,
-    no_layer=dict.fromkeys(_KINDS, "its labels count distances within a segment and pairs of segments beyond"),
     whole={"cpmant.CpmAntModel": "cpmant.CpmAntAttention"},
 )

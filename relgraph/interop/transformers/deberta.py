@@ -22,13 +22,10 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import made_once, split_heads, wants_weights
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
 from relgraph.interop.transformers.rows import cut_to_length, rows_by_query_minus_key
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, ByArgumentMixin, SelfAttentionMixin
-from relgraph.interop.weights import Linear
-from relgraph.labelers import BucketedDistance, ClippedDistance
+from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
+from relgraph.labelers import BucketedDistance
 from relgraph.labelers.sequence.distance import DistanceLabeler
-from relgraph.nn import RelationAttention
 
 Projections = tuple[nn.Module | None, nn.Module | None]
 """The projections of the embedding of distances, for the key and the query table; None without such a table."""
@@ -97,7 +94,7 @@ class SewDMixin(DebertaV2Mixin):
         return wants_weights(self, given)
 
     def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> Any:  # noqa: ARG002
-        return output if BEFORE_FIVE and weights is None else (output, weights)
+        return output, weights
 
 
 class EncoderMixin:
@@ -164,32 +161,6 @@ def _root(number: int) -> float:
     return math.ldexp(round(mantissa * 2**24), exponent - 24)
 
 
-def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDistance | ClippedDistance]:
-    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`.
-
-    Its tables are the rows that the projections make of the embedding of distances now.
-    """
-    embeddings = needs_model(module, encoder, "its encoder").get_rel_embedding()
-    if _is_v1(module):
-        inputs = _inputs_v1(module)
-    else:
-        inputs = [linear_of(module, name) for name in ("query_proj", "key_proj", "value_proj")]
-    labeler, most = labeler_of(module), module.max_relative_positions
-    if not isinstance(labeler, BucketedDistance):
-        labeler = ClippedDistance((most - 1, most))  # i − j from −most to most − 1, with names
-    key_table, query_table = _tables(module, embeddings[: labeler.num_labels], _projections(module))
-    found = {"key": key_table, "query": query_table}
-    tables = {kind: labeler.rows_from(table, "query-key", dim=1) for kind, table in found.items() if table is not None}
-    return layer_of(module, tables, labeler, inputs=inputs, scale=_scale(module)), labeler
-
-
-def _inputs_v1(module: Any) -> list[Linear]:
-    """The projections of queries, keys and values, which are one whose rows alternate head by head."""
-    parts = linear_of(module, "in_proj").weight.unflatten(0, (module.num_attention_heads, 3, -1))
-    query, key, value = (part.flatten(0, 1) for part in parts.unbind(1))
-    return [Linear(query, module.q_bias), Linear(key), Linear(value, module.v_bias)]
-
-
 def _why_not(module: Any) -> str | None:
     """No tables, or scores that mix heads. An encoder stays unpatched if one of its layers does."""
     if hasattr(module, "layer"):
@@ -220,6 +191,4 @@ FAMILY = Family(
         "sew_d.SEWDTransformerEncoder": EncoderMixin,
     },
     _why_not,
-    convert,
-    ("deberta_v2.DebertaV2Encoder", "deberta.DebertaEncoder", "sew_d.SEWDTransformerEncoder"),
 )

@@ -10,11 +10,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from relgraph.labelers import Labeler
-from relgraph.nn import RelationAttention
-
 FILES = (
-    "t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit",
+    "t5", "deberta", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit",
     "xlnet", "cpmant", "gemma",
 )  # fmt: skip
 """The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
@@ -42,10 +39,6 @@ class Family(NamedTuple):
         kinds: a class with the forward that replaces its own, by the class of transformers: ``"t5.T5Attention"`` for
             ``transformers.models.t5.modeling_t5.T5Attention``. It is a mixin: everything else comes from transformers.
         why_not: returns why a module of such a class stays unpatched, or None if it is patched.
-        convert: makes a layer with the weights of such a module, and the labeler of its tables; None if no layer can be
-            made. If there are ``holders``, it also gets the holder, or None without a model to search.
-        holders: the classes, around an attention, that hold tables for it, named as in ``kinds``.
-        no_layer: for classes among ``kinds`` from which no layer can be made, the reason.
         whole: by the class of a stack around attention modules that share one bias, the class of these modules: all of
             them are patched or none.
     """
@@ -54,9 +47,6 @@ class Family(NamedTuple):
     models: str
     kinds: Mapping[str, type]
     why_not: Callable[[nn.Module], str | None] = lambda _: None
-    convert: Callable[..., tuple[RelationAttention, Labeler]] | None = None
-    holders: tuple[str, ...] = ()
-    no_layer: Mapping[str, str] = MappingProxyType({})
     whole: Mapping[str, str] = MappingProxyType({})
 
 

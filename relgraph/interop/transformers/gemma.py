@@ -137,10 +137,7 @@ def _why_not(module: Any) -> str | None:
 
 
 FAMILIES = tuple(
-    Family(
-        f"gemma{number}_audio", f"the audio encoder of Gemma {number}", {kind: mixin}, why_not,
-        no_layer={kind: "it multiplies each dimension of its queries by a factor, which a layer does not have"},
-    )
+    Family(f"gemma{number}_audio", f"the audio encoder of Gemma {number}", {kind: mixin}, why_not)
     for number, kind, mixin, why_not in (
         ("3n", "gemma3n.Gemma3nAudioAttention", Gemma3nMixin, lambda _: None),
         ("4", "gemma4.Gemma4AudioAttention", Gemma4Mixin, _why_not),

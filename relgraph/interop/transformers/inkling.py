@@ -34,13 +34,11 @@ class InklingMixin:
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         conv_mask: Tensor | None = None,
-        past_key_values: Any = None,
-        *,
         cache: Any = None,
         **given: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The output, and the weights or None."""
-        size, cache = self.head_dim, past_key_values if cache is None else cache
+        size = self.head_dim
         query = self.q_norm(split_heads(self.q_proj(hidden_states), size))
         key = self.k_norm(split_heads(self.k_sconv(self.k_proj(hidden_states), cache, conv_mask), size))
         value = split_heads(self.v_sconv(self.v_proj(hidden_states), cache, conv_mask), size)
@@ -162,8 +160,4 @@ FAMILY = Family(
     "inkling",
     "Inkling, Inkling 2",
     _KINDS,
-    no_layer=dict.fromkeys(
-        _KINDS,
-        "each query mixes its own scores of the distances, and the tables of a layer are the same for all queries",
-    ),
 )

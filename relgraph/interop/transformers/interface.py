@@ -19,8 +19,8 @@ from transformers.masking_utils import sdpa_mask
 from relgraph.arguments.brief import shown
 from relgraph.interop.transformers import by_name, saved
 from relgraph.interop.transformers.by_name import NAME
-from relgraph.interop.transformers.common import SINKS, compute, refuse, trimmed, wants_weights
-from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, lent, offset_of
+from relgraph.interop.transformers.common import SINKS, compute, trimmed, wants_weights
+from relgraph.interop.transformers.relation import LABELS, OFFSET, Relation, offset_of
 from relgraph.interop.transformers.rotary import before_turn
 from relgraph.score import Softcap
 
@@ -36,9 +36,7 @@ def masks(**given: Any) -> Tensor | None:
     """
     mask = sdpa_mask(**given)
     if mask is not None:
-        position = given.get("cache_position")  # before transformers 5; since then an offset
-        first = given["q_offset"] if position is None else position[0]  # a default would hide that it is renamed
-        setattr(mask, OFFSET, first - given["kv_offset"])
+        setattr(mask, OFFSET, given["q_offset"] - given["kv_offset"])  # a default would hide that one is renamed
     return mask
 
 
@@ -57,10 +55,9 @@ def attention(
     """Attention in the form of the interface: ``[B, N_q, H, D_v]``, and the weights or None.
 
     The attribute ``relation`` of the module, a :class:`Relation`, perhaps wrapped by an adapter, may hold tables; of
-    ``given``, ``relation_labels``, ``softcap``, ``s_aux``, ``sinks`` (one per query), ``output_attentions`` and
-    ``cache_position`` are read.
+    ``given``, ``relation_labels``, ``softcap``, ``s_aux``, ``sinks`` (one per query) and ``output_attentions``
+    are read.
     """
-    refuse(module, given, "head_mask", "layer_head_mask")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     labels, tables = None, {}
     relation = getattr(module, "relation", None)
@@ -68,9 +65,8 @@ def attention(
     if relation is not None or table is not None:
         q_len, keys, offset = query.shape[2], key.shape[2], None
         passed = given.get(LABELS)
-        passed = lent(relation) if passed is None and relation is not None else passed
         if table is not None or passed is None:
-            offset = offset_of(q_len, keys, given.get("cache_position"), attention_mask, causal)
+            offset = offset_of(q_len, keys, attention_mask, causal)
         if relation is not None:
             labels, tables = relation(query, keys, passed, offset)
             tables = before_turn(module, query, scaling, tables, given)
@@ -108,9 +104,6 @@ def register() -> None:
 
     :func:`~relgraph.interop.transformers.add_relations` gives a model learned tables; ``set_attn_implementation``
     refuses other names for such a model. A second call changes nothing.
-
-    Some models look up their attention in a separate table and cannot use it: BERT before transformers 5 and its copies
-    raise ``KeyError: 'relgraph'`` when they are made.
 
     Raises:
         ImportError: transformers is missing, or a version that relgraph does not know; on import of this module.

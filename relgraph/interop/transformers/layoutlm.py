@@ -12,82 +12,17 @@ Source: Xu et al. 2021 (LayoutLMv2), equation 9; Huang et al. 2022 (LayoutLMv3);
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from relgraph.arguments import check
 from relgraph.interop.transformers.common import Biases, from_encoder, made_once, split_heads, weight_of
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, SelfAttentionMixin
-from relgraph.interop.weights import Linear
-from relgraph.labelers import BucketedDistance, Labeler
-from relgraph.labels import Labels, total
-from relgraph.nn import RelationAttention
+from relgraph.interop.transformers.self_attention import SelfAttentionMixin
+from relgraph.labelers import BucketedDistance
 
 LEFT, LOWER = 0, 3
 """Which edges of a box are read, of left, upper, right and lower."""
-
-
-@dataclass(frozen=True)
-class TextAndPage(Labeler):
-    """Distances in the text, and on the page from left edge to left edge and from lower edge to lower edge, as a sum.
-
-    Attributes:
-        text: the buckets of distances in the text; None without that part.
-        page: the buckets of distances on the page, of x and of y; None without these parts.
-    """
-
-    text: BucketedDistance | None
-    page: BucketedDistance | None
-
-    def __post_init__(self) -> None:
-        if not self._parts:
-            raise ValueError("text or page must be a labeler of distances, got None for both")
-
-    @property
-    def _parts(self) -> list[BucketedDistance]:
-        return [part for part in (self.text, self.page, self.page) if part is not None]
-
-    @property
-    def num_labels(self) -> int | tuple[int, ...]:
-        """The numbers of buckets: of the text, of x and of y; not a tuple if there is only the text."""
-        first, *others = (part.num_labels for part in self._parts)
-        return (first, *others) if others else first
-
-    @property
-    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """The distances in each bucket, part by part."""
-        first, *others = (part.names for part in self._parts)
-        return (first, *others) if others else first
-
-    def __call__(self, position_ids: Tensor | None = None, bbox: Tensor | None = None) -> Labels:
-        """The labels of tokens at these places.
-
-        Args:
-            position_ids: ``[B, N]`` or ``[N]``, integer, positions in the text; patches of an image after it count from
-                0 again. Needed with ``text``, else not read.
-            bbox: ``[B, N, 4]`` or ``[N, 4]``, integer: left, upper, right and lower edge. Needed with ``page``, else
-                not read.
-
-        Returns:
-            A sum of dense labels; dense labels if there is only the text.
-
-        Raises:
-            TypeError: places that are needed but are not a tensor.
-            ValueError: places of another shape or dtype.
-        """
-        labels: list[Labels] = []
-        if self.text is not None:
-            labels.append(self.text.at(check.tensor("position_ids", position_ids)))
-        if self.page is not None:
-            boxes = check.tensor("bbox", bbox)
-            if boxes.dim() not in (2, 3) or boxes.shape[-1] != 4:
-                raise ValueError(f"bbox must have shape [B, N, 4] or [N, 4], got {list(boxes.shape)}")
-            labels += [self.page.at(boxes[..., edge]) for edge in (LEFT, LOWER)]
-        return total(*labels) if len(labels) > 1 else labels[0]
 
 
 class LayoutLMv3Mixin(SelfAttentionMixin):
@@ -101,9 +36,6 @@ class LayoutLMv3Mixin(SelfAttentionMixin):
             parts = {"position_bias": True}
         bias = _joined([from_encoder(self, name, given.get(name)) for name, has in parts.items() if has])
         return Biases(bias.labels, tuple(one * _factor(self) for one in bias.tables)).terms()
-
-    def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> tuple[Any, ...]:  # noqa: ARG002
-        return (output,) if BEFORE_FIVE and weights is None else (output, weights)
 
 
 class LayoutLMv2Mixin(LayoutLMv3Mixin):
@@ -163,17 +95,6 @@ def page_labeler_of(encoder: Any) -> BucketedDistance:
     return BucketedDistance(encoder.rel_2d_pos_bins, encoder.max_rel_2d_pos)
 
 
-def convert(module: Any, encoder: Any) -> tuple[RelationAttention, TextAndPage]:
-    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    needs_model(module, encoder, "its encoder")
-    text, page = _parts(module)
-    labeler = TextAndPage(text_labeler_of(encoder) if text else None, page_labeler_of(encoder) if page else None)
-    names = ["rel_pos_bias"] * text + ["rel_pos_x_bias", "rel_pos_y_bias"] * page
-    rows = tuple(linear_of(encoder, name).weight * _factor(module) for name in names)
-    tables = {"bias": rows if page else rows[0]}
-    return layer_of(module, tables, labeler, inputs=_inputs(module)), labeler
-
-
 def _parts(module: Any) -> tuple[bool, bool]:
     """Whether there are tables of the text, and of the page."""
     config = module.config if hasattr(module, "config") else module  # older modules have no configuration
@@ -183,14 +104,6 @@ def _parts(module: Any) -> tuple[bool, bool]:
 def _factor(module: Any) -> float:
     """The factor on biases, which LayoutLMv2 adds to scores after their division."""
     return 1.0 if hasattr(module, "fast_qkv") else module.attention_head_size**-0.5
-
-
-def _inputs(module: Any) -> list[Linear] | None:
-    """The projections of queries, keys and values if they are one, without a bias of keys."""
-    if not getattr(module, "fast_qkv", False):
-        return None
-    query, key, value = linear_of(module, "qkv_linear").weight.chunk(3)
-    return [Linear(query, module.q_bias.flatten()), Linear(key), Linear(value, module.v_bias.flatten())]
 
 
 def _why_not(module: Any) -> str | None:
@@ -213,6 +126,4 @@ FAMILY = Family(
         "layoutlmv3.LayoutLMv3Encoder": EncoderMixin,
     },
     _why_not,
-    convert,
-    ("layoutlmv2.LayoutLMv2Encoder", "layoutlmv3.LayoutLMv3Encoder"),
 )

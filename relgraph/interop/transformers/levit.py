@@ -52,6 +52,4 @@ def _attended(module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 _KINDS = {"levit.LevitAttention": LevitMixin, "levit.LevitAttentionSubsample": LevitSubsampleMixin}
-FAMILY = Family(
-    "levit", "LeViT", _KINDS, no_layer=dict.fromkeys(_KINDS, "its projections end with batch norms and an activation")
-)
+FAMILY = Family("levit", "LeViT", _KINDS)

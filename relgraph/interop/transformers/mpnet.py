@@ -17,10 +17,8 @@ from torch import Tensor
 
 from relgraph.interop.transformers.common import rows_of, shared_table
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import ByArgumentMixin
 from relgraph.labelers import BucketedDistance
-from relgraph.nn import RelationAttention
 
 LABELER = BucketedDistance()
 """The buckets, which the configuration does not change: transformers reads only the number of rows from it."""
@@ -55,16 +53,8 @@ class EncoderMixin:
         return rows_of(self.relative_attention_bias)[:num_buckets].t().to(x.device)
 
 
-def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDistance]:
-    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    rows = plain_rows(needs_model(module, encoder, "its encoder"), "relative_attention_bias")
-    return layer_of(module, {"bias": rows[: LABELER.num_labels].t()}, LABELER), LABELER
-
-
 FAMILY = Family(
     "mpnet",
     "MPNet",
     {"mpnet.MPNetSelfAttention": MPNetMixin, "mpnet.MPNetEncoder": EncoderMixin},
-    convert=convert,
-    holders=("mpnet.MPNetEncoder",),
 )

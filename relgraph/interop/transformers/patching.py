@@ -121,7 +121,6 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
     if not found:
         raise ValueError(_nothing_found(model, unpatched))
     for _, module, mixin, _ in found:
-        _forget_own_forward(module)
         setattr(module, IMPL, impl)
         module.__class__ = patched_class(mixin, _own_class(module))
         prepare = getattr(module, "_relgraph_prepare", None)
@@ -160,7 +159,6 @@ def report(model: nn.Module) -> Report:
     for name, module in _candidates(model):
         kind = _own_class(module).__name__
         family: str | None = families.get(kind_of(module)) if _is_patched(module) else by_name.family_of(module)
-        family = "relations" if _is_related(module) else family
         if family is None:
             unpatched.append(Unpatched(name, kind, "transformers computes it"))
         else:
@@ -191,9 +189,8 @@ def unpatch(model: nn.Module) -> int:
         >>> rg.interop.transformers.unpatch(model)
         1
     """
-    patched = [module for _, module in _modules(model) if _is_patched(module) and not _is_related(module)]
+    patched = [module for _, module in _modules(model) if _is_patched(module)]
     for module in patched:
-        _forget_own_forward(module)
         module.__class__ = _own_class(module)
         for name in [name for name in vars(module) if name.startswith("_relgraph")]:
             delattr(module, name)
@@ -246,7 +243,7 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
     for family in all_families().values():
         if kind in family.kinds:
             why = _unknown_words(family, module) or family.why_not(module)
-            if why is None and "forward" in vars(module) and not _holds_own_forward(module):
+            if why is None and "forward" in vars(module):
                 why = "its forward was replaced, as hooks of accelerate do; patch before that"
             if why is None and family.name not in chosen:
                 why = f"family {family.name} is not among families"
@@ -325,26 +322,8 @@ def _empty(mixin: type, own: type) -> Any:
     return kind.__new__(kind)
 
 
-def _holds_own_forward(module: nn.Module) -> bool:
-    """Whether a module holds its class's forward, as transformers before 5.0 leaves it after it recorded outputs."""
-    forward = vars(module).get("forward")
-    own = getattr(forward, "__func__", None) is type(module).forward
-    return own and getattr(forward, "__self__", None) is module
-
-
-def _forget_own_forward(module: nn.Module) -> None:
-    """Remove a forward from a module's attributes, because it would override the forward of a new class."""
-    if _holds_own_forward(module):
-        del module.forward
-
-
 def _is_patched(module: nn.Module) -> bool:
     return hasattr(type(module), "_relgraph_own")
-
-
-def _is_related(module: nn.Module) -> bool:
-    """Whether a patched module reads a relation, which no class of transformers does."""
-    return _is_patched(module) and getattr(module, "relation", None) is not None
 
 
 def _own_class(module: nn.Module) -> type:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,8 +20,6 @@ OFFSET = "_relgraph_offset"
 
 LABELS = "relation_labels"
 """The argument of a model for the labels of its tokens; it travels to the attention modules."""
-
-_LENT = "_relgraph_lent"
 
 
 class Relation(nn.Module):
@@ -129,8 +126,7 @@ class Relation(nn.Module):
                 raise ValueError(
                     f"{LABELS} must be given, as {shown(self.labeler)} does not label lengths, and none reached the "
                     "attention: call the model that add_relations got, with relation_labels=; Trainer passes them on "
-                    "if rg.interop.transformers.RelationCollator batches them; before transformers 5 some models lose "
-                    "them under gradient checkpointing"
+                    "if rg.interop.transformers.RelationCollator batches them"
                 )
             return labels_of_lengths(self.labeler, [q_len, keys], offset, query, LABELS), tables
         if not isinstance(labels, Labels):
@@ -142,28 +138,10 @@ class Relation(nn.Module):
         return labels, tables
 
 
-@contextmanager
-def lending(model: nn.Module, labels: Labels) -> Iterator[None]:
-    """Let the relations of a model have labels during a call whose keyword arguments do not reach its attention."""
-    relations = [module for module in model.modules() if isinstance(module, Relation)]
-    for relation in relations:
-        setattr(relation, _LENT, labels)
-    try:
-        yield
-    finally:
-        for relation in relations:
-            setattr(relation, _LENT, None)
-
-
-def lent(relation: nn.Module) -> Labels | None:
-    """The labels that :func:`lending` gives a relation, perhaps wrapped by an adapter."""
-    return getattr(relation, _LENT, None)
-
-
-def offset_of(q_len: int, k_len: int, position: Tensor | None, mask: Tensor | None, causal: bool) -> Any:
+def offset_of(q_len: int, k_len: int, mask: Tensor | None, causal: bool) -> Any:
     """Where the first query is among the keys; None if there are as many.
 
-    ``position`` and ``mask`` are those of the model, ``causal`` is that of its module.
+    ``mask`` is that of the model, ``causal`` that of its module.
     """
     if q_len == k_len:
         return None
@@ -172,8 +150,6 @@ def offset_of(q_len: int, k_len: int, position: Tensor | None, mask: Tensor | No
             f"relation must be on causal self-attention where keys are more than queries, got {k_len} keys and {q_len} "
             "queries of a module that is not causal: tokens of another sequence have no distance"
         )
-    if position is not None:
-        return position.reshape(-1)[0]
     if mask is None:
         # transformers leaves the mask out for one query that sees all keys, and for the first tokens of a static cache
         return k_len - q_len if q_len == 1 else 0

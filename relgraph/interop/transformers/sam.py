@@ -18,9 +18,7 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.common import compute, is_recorded, wants_weights
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid, resized
-from relgraph.interop.transformers.layers import layer_of, linear_of
 from relgraph.labelers import GridColumns, GridRows, Labeler
-from relgraph.nn import RelationAttention
 
 
 class SegGptMixin:
@@ -50,7 +48,7 @@ class SamMixin(SegGptMixin):
 
     def forward(self: Any, hidden_states: Tensor, output_attentions: bool | None = None) -> tuple[Any, ...]:
         """Attention over a grid."""
-        output, weights = self._relgraph_attended(hidden_states, bool(output_attentions) or is_recorded(self))
+        output, weights = self._relgraph_attended(hidden_states, bool(output_attentions) or is_recorded())
         return output, None if weights is None else weights.flatten(0, 1)
 
 
@@ -75,15 +73,6 @@ def _labeler_and_tables(module: Any, height: int, width: int) -> tuple[Labeler, 
         rows.rows_from(resized(module.rel_pos_h, rows.num_labels, "linear") / module.scale, "query-key"),
         columns.rows_from(resized(module.rel_pos_w, columns.num_labels, "linear") / module.scale, "query-key"),
     )
-
-
-def convert(module: Any) -> tuple[RelationAttention, Labeler]:
-    """A layer for the grid that the tables were made for; see :func:`relgraph.interop.transformers.convert`."""
-    height, width = (len(table) // 2 + 1 for table in (module.rel_pos_h, module.rel_pos_w))
-    labeler, tables = _labeler_and_tables(module, height, width)
-    inputs, head_dim = linear_of(module, "qkv").chunk(3), module.rel_pos_h.shape[1]
-    options: dict[str, Any] = {"output": "proj", "dropout": _dropout(module), "head_dim": head_dim}
-    return layer_of(module, {"key": tables}, labeler, inputs=inputs, **options), labeler
 
 
 def _dropout(module: Any) -> float:
@@ -119,5 +108,4 @@ FAMILY = Family(
         "seggpt.SegGptAttention": SegGptMixin,
     },
     _why_not,
-    convert,
 )

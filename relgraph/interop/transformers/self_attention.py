@@ -6,16 +6,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import compute, refuse, split_heads, version, wants_weights
+from relgraph.interop.transformers.common import compute, split_heads, wants_weights
 
 INPUTS = (
     ("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k", "v"), ("linear_q", "linear_k", "linear_v"),
 )  # fmt: skip
 OUTPUTS = ("o_proj", "out_proj", "o", "linear_out", "output")
 HEAD_SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "dim_head")
-
-BEFORE_FIVE = version() < (5, 0)
-"""Whether transformers is older than 5.0, which renamed and removed classes and arguments."""
 
 
 def inputs_of(module: nn.Module) -> tuple[str, str, str]:
@@ -43,15 +40,14 @@ class SelfAttentionMixin:
     """A forward of self-attention; a family says which labels, mask and tables there are."""
 
     _relgraph_mixin = True
-    _relgraph_words: ClassVar[tuple[str, ...]] = ("attention_mask", "output_attentions", "head_mask", "layer_head_mask")
-    """The words of the forwards that it replaces, besides the states, in any version of transformers."""
+    _relgraph_words: ClassVar[tuple[str, ...]] = ("attention_mask", "output_attentions")
+    """The words of the forwards that it replaces, besides the states."""
     _relgraph_order: ClassVar[tuple[str, ...]]
     """Those of the class that it replaces, in its order; a patched class has it."""
 
     def forward(self: Any, hidden_states: Tensor, *more: Any, **given: Any) -> tuple[Any, ...]:
         """The output for states ``[B, N, E]``, and the weights ``[B, H, N, N]`` or None; a family may add to them."""
         given |= dict(zip(self._relgraph_order, more, strict=False))
-        refuse(self, given, "head_mask", "layer_head_mask")
         query, key, value = self._relgraph_heads(hidden_states, given)
         terms = {"mask": given.get("attention_mask")} | self._relgraph_terms(hidden_states, given)
         options = {"labels": None, "dropout": dropout_of(self), "scale": query.shape[-1] ** -0.5} | terms

@@ -18,15 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.arguments import check
 from relgraph.interop.transformers.common import Biases, compute, from_encoder, rows_of, shared_table, split_heads
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.interop.transformers.self_attention import SelfAttentionMixin, head_size_of
-from relgraph.interop.transformers.words import CACHE
-from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler, Labeler
-from relgraph.labels import UNLABELED, DenseLabels, Labels
-from relgraph.nn import RelationAttention
+from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler
+from relgraph.labels import UNLABELED
 
 
 @dataclass(frozen=True)
@@ -51,31 +47,6 @@ class WindowDistance(DistanceLabeler):
     @property
     def reach(self) -> int:
         return self.window + 1
-
-
-@dataclass(frozen=True)
-class BlockDistance(Labeler):
-    """The distances of pairs in the same block of ``size`` positions; other pairs do not attend."""
-
-    size: int
-
-    @property
-    def num_labels(self) -> int:
-        return 2 * self.size - 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The distances, key position minus query position."""
-        return ClippedDistance(self.size - 1).names
-
-    def __call__(self, length: int) -> Labels:  # type: ignore[override]
-        """The labels of a sequence of N positions; written out if it has more than one block."""
-        labels = ClippedDistance(self.size - 1)(length)
-        if length <= self.size:
-            return labels
-        check.written("length", length, length)
-        blocks = torch.arange(length) // self.size
-        return DenseLabels(labels.to_dense()[0][0], self.num_labels, attend=blocks[:, None] == blocks)
 
 
 class VitsMixin(SelfAttentionMixin):
@@ -103,11 +74,11 @@ class SpeechT5Mixin(SelfAttentionMixin):
     """The forward of ``SpeechT5Attention`` in an encoder; ``position_bias`` is the table ``[R, D]`` of the encoder."""
 
     _relgraph_words = (
-        *SelfAttentionMixin._relgraph_words, "key_value_states", *CACHE, "position_bias", "cache_position",
+        *SelfAttentionMixin._relgraph_words, "key_value_states", "cache", "position_bias",
     )  # fmt: skip
 
     def _relgraph_terms(self, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-        for name in ("key_value_states", *CACHE):
+        for name in ("key_value_states", "cache"):
             if given.get(name) is not None:
                 kind = type(given[name]).__name__
                 raise NotImplementedError(
@@ -253,43 +224,6 @@ def phi4_labeler(rows: int) -> ClippedDistance:
     return ClippedDistance((rows // 2, rows // 2 - 1))
 
 
-def convert_vits(module: Any) -> tuple[RelationAttention, WindowDistance]:
-    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    tables = {"key": module.emb_rel_k[0], "value": module.emb_rel_v[0]}
-    labeler = WindowDistance(module.window_size)
-    return layer_of(module, tables, labeler), labeler
-
-
-def convert_speecht5(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
-    """A layer with the weights of a module and its encoder's table; see the public function."""
-    rows = plain_rows(needs_model(module, encoder, "its encoder").embed_positions, "pe_k")
-    labeler = speecht5_labeler(rows.shape[0])
-    return layer_of(module, {"key": labeler.rows_from(rows, "query-key")}, labeler), labeler
-
-
-def convert_granite(module: Any) -> tuple[RelationAttention, BlockDistance]:
-    """A layer with the weights of a module, for states that are normalized; see the public function."""
-    labeler = BlockDistance(module.context_size)
-    inputs = [linear_of(module, "to_q"), *linear_of(module, "to_kv").chunk(2)]
-    plain_rows(module, "rel_pos_emb")  # with an adapter its weight would not be all of it
-    tables = {"key": _rows_of_block(module, module.context_size)}
-    return layer_of(module, tables, labeler, inputs=inputs, output="to_out", dropout=0.0), labeler
-
-
-def convert_granite5(module: Any) -> tuple[RelationAttention, BlockDistance]:
-    """A layer with the weights of a module; see the public function."""
-    labeler = BlockDistance(module.context_size)
-    plain_rows(module, "rel_pos_emb")  # with an adapter its weight would not be all of it
-    return layer_of(module, {"key": _rows_of_block(module, module.context_size)}, labeler), labeler
-
-
-def convert_phi4(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
-    """A layer with the weights of a module and its encoder's table; see the public function."""
-    rows = plain_rows(needs_model(module, encoder, "its encoder").relative_attention_bias_layer, "bias_values")
-    labeler = phi4_labeler(rows.shape[0])
-    return layer_of(module, {"bias": rows.t()}, labeler), labeler
-
-
 def _no_window(module: nn.Module) -> str | None:
     return None if getattr(module, "window_size", None) else "it has no tables: window_size is not set"
 
@@ -306,7 +240,7 @@ def _of_decoder(module: nn.Module) -> str | None:
 
 
 FAMILIES = (
-    Family("vits", "the text encoder of VITS and MMS-TTS", {"vits.VitsAttention": VitsMixin}, _no_window, convert_vits),
+    Family("vits", "the text encoder of VITS and MMS-TTS", {"vits.VitsAttention": VitsMixin}, _no_window),
     Family(
         "speecht5",
         "the encoder of SpeechT5",
@@ -315,21 +249,11 @@ FAMILIES = (
             "speecht5.SpeechT5Attention": SpeechT5Mixin,
         },
         _of_decoder,
-        convert_speecht5,
-        ("speecht5.SpeechT5Encoder",),
-        {
-            "speecht5.SpeechT5RelativePositionalEncoding": "it makes the table of an encoder: convert the attention "
-            "modules, with model="
-        },
     ),
     Family(
         "wavlm",
         "WavLM",
         {"wavlm.WavLMAttention": WavLMMixin},
-        no_layer={
-            "wavlm.WavLMAttention": "each query multiplies its biases by a gate, and the tables of a layer are "
-            "the same for all queries"
-        },
     ),
     Family(
         "granite_speech",
@@ -338,13 +262,11 @@ FAMILIES = (
             "granite_speech.GraniteSpeechConformerAttention": GraniteMixin,
             "granite_speech_plus.GraniteSpeechPlusConformerAttention": GraniteMixin,
         },
-        convert=convert_granite,
     ),
     Family(
         "granite_speech5",
         "the speech encoder of Granite Speech 5",
         {"granite_speech5.GraniteSpeech5EncoderAttention": Granite5Mixin},
-        convert=convert_granite5,
     ),
     Family(
         "phi4_audio",
@@ -354,11 +276,5 @@ FAMILIES = (
             "phi4_multimodal.Phi4MultimodalAudioAttention": Phi4Mixin,
         },
         _symmetric,
-        convert_phi4,
-        ("phi4_multimodal.Phi4MultimodalAudioModel",),
-        {
-            "phi4_multimodal.Phi4MultimodalAudioRelativeAttentionBias": "it holds the table of an encoder: convert the "
-            "attention modules, with model="
-        },
     ),
 )

@@ -22,17 +22,15 @@ from torch.nn import functional
 
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid
-from relgraph.interop.transformers.layers import layer_of
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE, ByArgumentMixin, SelfAttentionMixin
+from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin
 from relgraph.labelers import Grid
-from relgraph.nn import RelationAttention
 
 LARGEST_SCALE = math.log(100.0)
 """The bound of Swin v2 on the logarithm of its learned factors."""
 
 
 class SwinMixin(SelfAttentionMixin):
-    """The forward of ``SwinAttention`` from 5.0 on: attention within windows, ``[B · W, N, E]``."""
+    """The forward of ``SwinAttention``: attention within windows, ``[B · W, N, E]``."""
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         holder = self.relative_position_bias
@@ -40,7 +38,7 @@ class SwinMixin(SelfAttentionMixin):
 
 
 class SwinSelfMixin(ByArgumentMixin):
-    """The forward of ``SwinSelfAttention`` and of its copies."""
+    """The forward of ``DonutSwinSelfAttention`` and of its copies."""
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
         return _terms(states, given.get("attention_mask"), self.relative_position_bias_table, self.window_size)
@@ -88,16 +86,6 @@ def _terms(states: Tensor, mask: Tensor | None, table: Tensor, window: tuple[int
     return {"labels": labels, "mask": mask, "bias_table": labeler.rows_from(table, "query-key").t()}
 
 
-def convert(module: Any) -> tuple[RelationAttention, Grid]:
-    """A layer for windows; see :func:`relgraph.interop.transformers.convert`."""
-    holder = getattr(module, "relative_position_bias", module)  # from 5.0 on Swin has a module for its table
-    height, width = holder.window_size
-    labeler = Grid((height - 1, width - 1), beyond="error")
-    table = labeler.rows_from(holder.relative_position_bias_table, "query-key").t()
-    return layer_of(module, {"bias": table}, labeler), labeler
-
-
-_NO_LAYER = "it compares the directions of queries and keys, and a network computes its biases"
 _SELF_KINDS = (
     "donut.DonutSwinSelfAttention",
     "maskformer.MaskFormerSwinSelfAttention",
@@ -107,11 +95,9 @@ FAMILY = Family(
     "swin",
     "Swin, Swin v2, Swin2SR, and the Swin encoders of Donut, MaskFormer and CLAP",
     {
-        **({"swin.SwinSelfAttention": SwinSelfMixin} if BEFORE_FIVE else {"swin.SwinAttention": SwinMixin}),
+        "swin.SwinAttention": SwinMixin,
         **dict.fromkeys(_SELF_KINDS, SwinSelfMixin),
         "swinv2.Swinv2SelfAttention": Swinv2SelfMixin,
         "swin2sr.Swin2SRSelfAttention": Swinv2SelfMixin,
     },
-    convert=convert,
-    no_layer=dict.fromkeys(("swinv2.Swinv2SelfAttention", "swin2sr.Swin2SRSelfAttention"), _NO_LAYER),
 )

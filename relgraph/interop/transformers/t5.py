@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from relgraph.interop.transformers.common import (
     Biases,
     compute,
     made_once,
-    refuse,
     rows_of,
     shared_table,
     split_heads,
@@ -29,14 +28,8 @@ from relgraph.interop.transformers.common import (
     with_cache,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, needs_model, plain_rows
-from relgraph.interop.transformers.self_attention import BEFORE_FIVE
 from relgraph.labelers import BucketedDistance, Labeler, Window
 from relgraph.labels import DenseLabels
-from relgraph.nn import RelationAttention
-
-ASKED = "_relgraph_asked"
-"""The attribute of a patched ``UMT5Attention`` that says whether its block wants weights."""
 
 
 def labeler_of(module: Any) -> BucketedDistance:
@@ -52,8 +45,6 @@ class T5Mixin:
     """The forward of ``T5Attention`` and of its copies."""
 
     _relgraph_mixin = True
-    _relgraph_words = ("layer_head_mask", "output_attentions", "cache_position", "use_cache", "query_length")
-    """Words besides those that the forward names; the last two say nothing new."""
 
     def _relgraph_prepare(self) -> None:
         """Make everything that a recorded graph may not wait for."""
@@ -65,17 +56,11 @@ class T5Mixin:
         mask: Tensor | None = None,
         key_value_states: Tensor | None = None,
         position_bias: Tensor | None = None,
-        past_key_values: Any = None,
-        *,
         cache: Any = None,
         **given: Any,
     ) -> tuple[Any, ...]:
         """The output; the table ``[H, R]`` in place of a position bias, None over ``key_value_states``; the weights."""
-        need_weights, cache = wants_weights(self, given), past_key_values if cache is None else cache
-        output, table, weights = _attended(
-            self, hidden_states, key_value_states, cache, mask, given, need_weights, position_bias
-        )
-        return (output, table) if BEFORE_FIVE and not need_weights else (output, table, weights)
+        return _attended(self, hidden_states, key_value_states, cache, mask, given, position_bias)
 
 
 class UMT5Mixin(T5Mixin):
@@ -85,18 +70,12 @@ class UMT5Mixin(T5Mixin):
         self: Any,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor | None = None,
-        past_key_values: Any = None,
-        attention_mask: Tensor | None = None,
-        *,
         cache: Any = None,
+        attention_mask: Tensor | None = None,
         **given: Any,
     ) -> tuple[Any, ...]:
         """The output, over ``encoder_hidden_states`` if they are given, and the weights or None."""
-        need_weights = wants_weights(self, given) or self.__dict__.get(ASKED, False)
-        cache = past_key_values if cache is None else cache
-        output, _, weights = _attended(
-            self, hidden_states, encoder_hidden_states, cache, attention_mask, given, need_weights
-        )
+        output, _, weights = _attended(self, hidden_states, encoder_hidden_states, cache, attention_mask, given)
         return output, weights
 
 
@@ -104,7 +83,6 @@ class LongT5LocalMixin:
     """The forward of ``LongT5LocalAttention``: keys at most ``local_radius`` away."""
 
     _relgraph_mixin = True
-    _relgraph_words = ("layer_head_mask",)
 
     def _relgraph_prepare(self) -> None:
         """Make everything that a recorded graph may not wait for."""
@@ -116,10 +94,8 @@ class LongT5LocalMixin:
         mask: Tensor | None = None,
         position_bias: Tensor | None = None,
         output_attentions: bool = False,
-        **given: Any,
     ) -> tuple[Tensor, Any]:
         """The output and the table ``[H, R]``; ``mask`` is that of blocks, ``[B, 1, blocks, block, 3 · block]``."""
-        refuse(self, given, "layer_head_mask")
         kind = type(self).__name__
         if output_attentions:
             raise NotImplementedError(
@@ -166,20 +142,6 @@ class UdopBiasMixin:
         return Biases(tuple(DenseLabels(x, t.shape[1]) for x, t in zip(ids, tables, strict=True)), tables)
 
 
-class UMT5BlockMixin:
-    """The forward of ``UMT5Block`` before transformers 5.0, which keeps ``output_attentions`` from its attention."""
-
-    _relgraph_mixin = True
-
-    def forward(self: Any, *args: Any, **given: Any) -> tuple[Any, ...]:
-        """The block itself, after its patched attention knows whether to return weights."""
-        asked = given.get("output_attentions", args[8] if len(args) > 8 else False)
-        for module in self.modules():
-            if isinstance(module, UMT5Mixin):
-                module.__dict__[ASKED] = bool(asked)
-        return super().forward(*args, **given)  # type: ignore[misc]  # of the class of transformers
-
-
 def _attended(
     module: Any,
     states: Tensor,
@@ -187,16 +149,13 @@ def _attended(
     cache: Any,
     mask: Tensor | None,
     given: dict[str, Any],
-    need_weights: bool,
     position_bias: Tensor | Biases | None = None,
 ) -> tuple[Tensor, Tensor | Biases | None, Tensor | None]:
     """The output, the table or tables if there are some, and the weights if they are wanted."""
-    if "layer_head_mask" in given:
-        refuse(module, given, "layer_head_mask")
     parts = module._modules
     names = ("q", "k", "v", "o") if "q" in parts else ("query", "key", "value", "output")  # the others: Pix2Struct
     *inputs, to_output = map(parts.__getitem__, names)
-    query, key, value, offset = _projected(module, inputs, states, others, cache, given.get("cache_position"))
+    query, key, value, offset = _projected(module, inputs, states, others, cache)
     table = _table(module, position_bias) if others is None else None
     if isinstance(table, Biases):
         terms = table.terms()
@@ -204,7 +163,12 @@ def _attended(
         lengths = query.shape[2], key.shape[2]
         labels = None if table is None else made_once(module, "labeler", labeler_of)(*lengths, q_offset=offset)
         terms = {"labels": labels, "bias_table": table}
-    terms = {"mask": mask, "dropout": module.dropout, "scale": 1.0, "need_weights": need_weights} | terms
+    terms = {
+        "mask": mask,
+        "dropout": module.dropout,
+        "scale": 1.0,
+        "need_weights": wants_weights(module, given),
+    } | terms
     output, weights = compute(module, query, key, value, **terms)
     return to_output(output), table, weights
 
@@ -219,7 +183,7 @@ def _table(module: Any, given: Tensor | Biases | None) -> Tensor | Biases | None
 
 
 def _projected(
-    module: Any, projections: Sequence[Any], states: Tensor, others: Tensor | None, cache: Any, position: Tensor | None
+    module: Any, projections: Sequence[Any], states: Tensor, others: Tensor | None, cache: Any
 ) -> tuple[Tensor, Tensor, Tensor, int | Tensor]:
     """Queries, keys and values ``[B, H, N, D]`` with those of the cache, and the position of the first query."""
     size, layer = module.key_value_proj_dim, module.layer_idx
@@ -227,52 +191,15 @@ def _projected(
     query, source = split_heads(to_query(states), size), states if others is None else others
     if cache is None:
         return query, split_heads(to_key(source), size), split_heads(to_value(source), size), 0
-    offset, more = 0, ()
+    offset = 0
     if others is None:
         offset = cache.get_seq_length(layer)
         offset = offset.clone() if isinstance(offset, Tensor) else offset  # a static cache counts on in place
-        more = ({"cache_position": position},) if BEFORE_FIVE else ()
     key, value = with_cache(
-        cache, layer, lambda: (split_heads(to_key(source), size), split_heads(to_value(source), size)), *more,
+        cache, layer, lambda: (split_heads(to_key(source), size), split_heads(to_value(source), size)),
         over_others=others is not None,
     )  # fmt: skip
     return query, key, value, offset
-
-
-def convert_local(module: Any, stack: Any) -> tuple[RelationAttention, Labeler]:
-    """The same for local attention, whose labels also say which pairs are near enough."""
-    return convert(module, stack)[0], local_labeler_of(module)
-
-
-def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistance]:
-    """A layer with the weights of a module and the table it uses; see :func:`relgraph.interop.transformers.convert`."""
-    holder = module
-    if not module.has_relative_attention_bias:
-        holder = _first_of(needs_model(module, stack, "the first layer of its stack, if it is self-attention"), module)
-    labeler = labeler_of(holder)
-    tables = {"bias": plain_rows(holder, "relative_attention_bias").t()}
-    return layer_of(module, tables, labeler, scale=1.0), labeler
-
-
-def _first_of(stack: Any, module: Any) -> Any:
-    """The first self-attention of a stack, whose table the others use; ValueError if the module is not of them."""
-    if hasattr(stack, "block"):
-        local = module._get_name() == "LongT5LocalAttention"
-        name = "LocalSelfAttention" if local else "SelfAttention"
-        own: list[Any] = [getattr(block.layer[0], name, None) for block in stack.block]
-    else:  # Pix2Struct
-        own = [block.self_attention.attention for block in stack.layer]
-    if not any(one is module for one in own) or not own[0].has_relative_attention_bias:
-        raise ValueError(
-            f"module must be an attention with tables, got {type(module).__name__}: attention of a decoder over the "
-            "states of an encoder has none"
-        )
-    return own[0]
-
-
-def _why_not(module: nn.Module) -> str | None:
-    """Pruned heads share tables with those that are left, by their old numbers."""
-    return "its heads were pruned" if getattr(module, "pruned_heads", None) else None
 
 
 _STACKS = {
@@ -289,36 +216,20 @@ _STACKS = {
 T5 = Family(
     "t5",
     "T5, mT5, UMT5, Switch Transformers, Pop2Piano, the decoders of LongT5 and Pix2Struct",
-    {
-        **dict.fromkeys(_STACKS.values(), T5Mixin),
-        "umt5.UMT5Attention": UMT5Mixin,
-        **({"umt5.UMT5Block": UMT5BlockMixin} if BEFORE_FIVE else {}),
-    },
-    _why_not,
-    convert,
-    (*_STACKS, "umt5.UMT5Stack"),
-    {"umt5.UMT5Block": "it holds attention modules: convert these"},
-    _STACKS,
+    {**dict.fromkeys(_STACKS.values(), T5Mixin), "umt5.UMT5Attention": UMT5Mixin},
+    whole=_STACKS,
 )
 
 UDOP = Family(
     "udop",
     "UDOP",
     {"udop.UdopAttention": T5Mixin, "udop.RelativePositionBiasAggregated": UdopBiasMixin},
-    _why_not,
-    no_layer={
-        "udop.UdopAttention": "its encoder rounds distances on the page pair by pair, as no labeler does",
-        "udop.RelativePositionBiasAggregated": "it holds tables of an encoder",
-    },
     whole={"udop.UdopStack": "udop.UdopAttention"},
 )
 LONGT5 = Family(
     "longt5_local",
     "the encoder of LongT5 with local attention",
     {"longt5.LongT5LocalAttention": LongT5LocalMixin},
-    _why_not,
-    convert_local,
-    ("longt5.LongT5Stack",),
     whole={"longt5.LongT5Stack": "longt5.LongT5LocalAttention"},
 )
 FAMILIES = (T5, LONGT5, UDOP)

@@ -15,8 +15,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-CACHE = ("cache", "past_key_values", "past_key_value")
-"""The words for the keys and values so far: that since transformers 5.24, that before, and that before 4.58."""
+CACHE = ("cache", "past_key_values")
+"""The words of a model for the keys and values so far; transformers takes the second until 5.40."""
 
 TAKEN = frozenset((
     "attention_bias", "attention_mask", "attention_scaling", "attention_similarity", "cache", "cache_offset",
@@ -84,9 +84,9 @@ def check_cache(model: Any, names: Iterable[str]) -> None:
         words = words_of(_forward_of(type(module)))
         generates = module.can_generate() and "input_ids" in words
         within = any(isinstance(x, PreTrainedModel) and x.can_generate() for x in [*module.modules()][1:])
-        if (generates or "use_cache" in words) and not within and not {*CACHE} & {*words}:
+        if (generates or "use_cache" in words) and not within and "cache" not in words:
             raise NotImplementedError(
-                f"model must take its cache as {' or '.join(CACHE)}, got {type(module).__name__} with "
+                f"model must take its cache as cache, got {type(module).__name__} with "
                 f"{', '.join(words)}; add relations to a model within that does"
             )
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import compute, refuse, score_of_row, split_heads
+from relgraph.interop.transformers.common import compute, score_of_row, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.self_attention import dropout_of
 from relgraph.labelers import ClippedDistance
@@ -31,7 +31,6 @@ class XLNetMixin:
     """The forward of ``XLNetRelativeAttention``, whose tensors have the sequence first, ``[N, B, E]``."""
 
     _relgraph_mixin = True
-    _relgraph_words = ("head_mask",)
 
     def forward(
         self: Any,
@@ -44,10 +43,8 @@ class XLNetMixin:
         mems: Tensor | None = None,
         target_mapping: Tensor | None = None,
         output_attentions: bool = False,
-        **given: Any,
     ) -> tuple[Any, ...]:
         """Both streams, the second None without ``g``; on request the weights ``[N_q, N_k, B, H]`` of each stream."""
-        refuse(self, given, "head_mask")
         seen = h if mems is None or mems.dim() == 1 else torch.cat((mems, h))
         key, value = (torch.einsum("ibh,hnd->bnid", seen, weight) for weight in (self.k, self.v))
         positions, rows = _distances(self, r, h.shape[0], seen.shape[0])
@@ -213,14 +210,7 @@ def _why_not(module: nn.Module) -> str | None:
     return "attention_type is 'factorized': dropout changes its sines position by position, so no row has a distance"
 
 
-_END = "it ends with a residual connection and a layer norm"
 FAMILIES = (
-    Family("xlnet", "XLNet", {(KIND := "xlnet.XLNetRelativeAttention"): XLNetMixin}, no_layer={KIND: _END}),
-    Family(
-        "funnel",
-        "Funnel",
-        {(KIND := "funnel.FunnelRelMultiheadAttention"): FunnelMixin},
-        _why_not,
-        no_layer={KIND: _END},
-    ),
+    Family("xlnet", "XLNet", {"xlnet.XLNetRelativeAttention": XLNetMixin}),
+    Family("funnel", "Funnel", {"funnel.FunnelRelMultiheadAttention": FunnelMixin}, _why_not),
 )

@@ -10,9 +10,6 @@ from torch import nn
 from relgraph.interop import transformers as ours
 from relgraph.interop.transformers import common
 
-CACHE = "cache" if common.version() >= (5, 24) else "past_key_values"
-"""The word for a cache of keys and values in this version of transformers."""
-
 EXACT, SINGLE = 1e-12, 1e-5
 """Allowed difference in float64, and where the code of transformers computes in float32 whatever it is given."""
 
@@ -87,37 +84,8 @@ def assert_parity(model, inputs, *, keep=None, allowed=EXACT, families=None):
     return report
 
 
-def assert_same_layer(module, theirs, inputs, *, model=None, allowed=EXACT):
-    """The layer gives what the module gives, and the same gradient of its input; it holds copies. Returns both parts.
-
-    ``theirs`` is a function of the states ``[B, N, E]``; ``inputs`` are those of the labeler.
-    """
-    with torch.no_grad():
-        for parameter in (model or module).parameters():
-            parameter *= 1 + 1e-10  # numbers that float32 cannot hold
-    layer, labeler = ours.convert(module, model=model)
-    like = next(module.parameters())
-    assert not layer.training
-    assert {(x.dtype, x.device) for x in layer.parameters()} == {(like.dtype, like.device)}
-    assert not {x.data_ptr() for x in layer.parameters()} & {x.data_ptr() for x in (model or module).parameters()}
-    labels = labeler(*inputs)
-    x = torch.randn(2, labels.q_len, layer.embed_dim, dtype=like.dtype)
-    weight = torch.randn(x.shape, dtype=x.dtype)
-    found = []
-    for one in (theirs, lambda x: layer(x, labels=labels)):
-        states = x.clone().requires_grad_()
-        output = one(states)
-        (output * weight).sum().backward()
-        found.append({"output": output.detach(), "gradient": states.grad})
-    assert_same(found[1], found[0], allowed)
-    return layer, labeler
-
-
 def checkpoint(model):
-    """Turn checkpointing on.
-
-    Before 5.0 the default is the reentrant kind, with which some models of speech fail, patched or not.
-    """
+    """Turn checkpointing on."""
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable()
     else:

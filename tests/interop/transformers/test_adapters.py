@@ -11,8 +11,8 @@ transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft", reason="adapters come from peft: the extra relgraph[test]")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from tests.interop.transformers import judge, test_bert  # noqa: E402
-from tests.interop.transformers.test_every_family import CASES, OLD  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
+from tests.interop.transformers.test_every_family import CASES  # noqa: E402
 
 # peft asks for it by its old name
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -20,19 +20,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is d
 
 TARGETS = {
     "t5": ["q", "v"], "umt5": ["q", "v"], "deberta v2": ["query_proj", "key_proj", "value_proj"],
-    "deberta v1": ["in_proj", "pos_proj"], "mpnet": ["q", "k", "v"], "Bert": ["query", "value"],
+    "deberta v1": ["in_proj", "pos_proj"], "mpnet": ["q", "k", "v"],
     "conformer": ["linear_q", "linear_v"],
 }  # fmt: skip
 TABLES = dict.fromkeys(("t5", "umt5", "mpnet"), "relative_attention_bias")
-TABLES |= dict.fromkeys(("conformer", "Bert"), "distance_embedding")
-
-
-def marked(names):
-    return [pytest.param(name, marks=test_bert.needs_four) if name == "Bert" else name for name in names]
+TABLES["conformer"] = "distance_embedding"
 
 
 def made(name):
-    case = (CASES | OLD)[name]
+    case = CASES[name]
     return case.model(), case.inputs(), TARGETS[name]
 
 
@@ -64,7 +60,7 @@ def gradients_and_losses(model, inputs):
     return gradients, judge.losses(model, inputs)
 
 
-@pytest.mark.parametrize("name", marked(TARGETS))
+@pytest.mark.parametrize("name", TARGETS)
 def test_training_gives_the_same_gradients_and_losses(name):
     """Tables have adapters of their own rank, or for every second family copies that are trained whole."""
     model, inputs, targets = made(name)
@@ -83,7 +79,7 @@ def test_training_gives_the_same_gradients_and_losses(name):
         assert (found - losses).abs().max() <= 1e-6, when
 
 
-@pytest.mark.parametrize("name", marked(name for name in TARGETS if name != "conformer"))
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "conformer"])
 def test_merged_adapters_answer_as_unmerged_ones(name):
     model, inputs, targets = made(name)
     counts = inputs["attention_mask"].bool()
@@ -115,15 +111,3 @@ def test_adapters_are_saved_and_loaded(tmp_path):
     torch.testing.assert_close(back(**inputs).logits, wanted, atol=1e-5, rtol=1e-5)
     ours.patch(back)
     torch.testing.assert_close(back(**inputs).logits, wanted, atol=1e-6, rtol=1e-6)
-
-
-def test_convert_refuses_adapters_that_are_not_merged():
-    model, _, targets = made("t5")
-    mine = both_ways(model, config_of(targets))["after"]
-    attention = mine.get_base_model().encoder.block[0].layer[0].SelfAttention
-    with pytest.raises(ValueError, match=r"module must have no adapters, got some in q, v; merge_and_unload\(\) first"):
-        ours.convert(attention)
-    merged = mine.merge_and_unload().encoder.block[0].layer[0].SelfAttention
-    layer, labeler = ours.convert(merged)
-    x = torch.randn(2, 9, 24, dtype=torch.float64)
-    torch.testing.assert_close(layer(x, labels=labeler(9)), merged(x)[0])

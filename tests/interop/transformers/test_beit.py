@@ -8,16 +8,14 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-FIVE = common.version() >= (5, 0)
 NAMES, ATTENTION = ("Beit", "Data2VecVision"), ("eager", "sdpa")
 
 
 def allowed_for(name, attention="eager"):
-    """From 5.0 on, the softmax of BEiT's own code is in float32."""
-    return judge.SINGLE if FIVE and name == "Beit" and attention == "eager" else judge.EXACT
+    """The softmax of BEiT's own code is in float32."""
+    return judge.SINGLE if name == "Beit" and attention == "eager" else judge.EXACT
 
 
 def tiny(name="Beit", attention="eager", kind="Model", **options):
@@ -58,7 +56,7 @@ def test_tables_that_are_not_square(name):
     kind = next(type(x) for x in model.modules() if type(x).__name__.endswith("PositionBias"))
     config = model.config
     config.image_size = (12, 20)
-    bias = kind(config) if FIVE and name == "Beit" else kind(config, window_size=(3, 5))
+    bias = kind(config) if name == "Beit" else kind(config, window_size=(3, 5))
     judge.randomized(bias).double()
     for size in ((3, 5), (4, 4)):
         wanted = bias(size)
@@ -73,11 +71,10 @@ def test_tables_that_are_not_square(name):
 def test_one_layer_alone_takes_a_bias_of_all_pairs(name):
     model, inputs = tiny(name, use_shared_relative_position_bias=True), image()
     wanted = judge.everything(model, inputs)
-    ours.patch(model.layers[0] if FIVE and name == "Beit" else model.encoder.layer[0])
+    ours.patch(model.layers[0] if name == "Beit" else model.encoder.layer[0])
     judge.assert_same(judge.everything(model, inputs), wanted, allowed_for(name))
 
 
-@pytest.mark.skipif(not FIVE, reason="takes no mask before 5.0")
 @pytest.mark.parametrize("own", [False, True])
 def test_padding(own):
     model = tiny(use_relative_position_bias=own, use_shared_relative_position_bias=True)
@@ -96,40 +93,3 @@ def test_makes_no_bias_of_all_pairs():
     assert [bias.table.shape for bias in seen] == [(3, 7 * 7 + 3)] * len(seen)
     assert len({id(bias.labels) for bias in seen}) == 1
     assert len(seen) >= 3
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("patched", [False, True])
-@pytest.mark.parametrize(
-    ("own", "shared", "size"), [(True, False, (12, 20)), (False, True, (12, 20)), (True, True, (16, 16))]
-)
-def test_converted_to_a_layer(name, patched, own, shared, size):
-    options = {"use_relative_position_bias": own, "use_shared_relative_position_bias": shared, "image_size": size}
-    model = tiny(name, "sdpa", **options)
-    newer = FIVE and name == "Beit"
-    encoder = model if newer else model.encoder
-    block = model.layers[1] if newer else model.encoder.layer[1]
-    module = block.attention if newer else block.attention.attention
-    if patched:
-        ours.patch(model)
-    patches = tuple(length // 4 for length in size)
-    makers = [encoder.shared_position_bias if newer else encoder.relative_position_bias] if shared else []
-    makers += [block.relative_position_bias] if newer and own else []
-
-    def theirs(x):
-        biases = [maker(patches) for maker in makers]
-        bias = sum(biases[1:], biases[0]) if biases else None
-        if newer:
-            return module(x, attention_mask=bias)[0]
-        return module(x, relative_position_bias=bias, resolution=size)[0]
-
-    layer, labeler = judge.assert_same_layer(module, theirs, patches, model=model)
-    assert layer.k_proj_bias is None
-    assert layer.q_proj_bias is not None
-    with pytest.raises(ValueError, match="must be at most .* rows apart"):
-        labeler(9, 3)
-    if newer or shared:
-        with pytest.raises(
-            ValueError, match=r"model must be given for this .*, whose tables are in its (layer|model|enc)"
-        ):
-            ours.convert(module)

@@ -14,7 +14,6 @@ from relgraph.interop import transformers as ours  # noqa: E402
 from tests.interop.transformers import (  # noqa: E402
     judge,
     test_beit,
-    test_bert,
     test_conformer,
     test_cpmant,
     test_deberta,
@@ -65,11 +64,9 @@ def swin(name):
 
 
 CASES = {
-    "t5": Case(test_t5.tiny, lambda: test_t5.inputs_of(20, 17), test_t5.ALLOWED),
-    "umt5": Case(
-        lambda: test_t5.tiny("UMT5ForConditionalGeneration"), lambda: test_t5.inputs_of(20, 17), test_t5.ALLOWED
-    ),
-    "udop": Case(test_t5.udop, lambda: test_t5.udop_inputs(20, 9), test_t5.ALLOWED),
+    "t5": Case(test_t5.tiny, lambda: test_t5.inputs_of(20, 17), judge.EXACT),
+    "umt5": Case(lambda: test_t5.tiny("UMT5ForConditionalGeneration"), lambda: test_t5.inputs_of(20, 17), judge.EXACT),
+    "udop": Case(test_t5.udop, lambda: test_t5.udop_inputs(20, 9), judge.EXACT),
     "deberta v2": Case(test_deberta.tiny, lambda: test_deberta.inputs_of(20), training=1e-9),
     "deberta v1": Case(
         lambda: test_deberta.tiny(test_deberta.V1), lambda: test_deberta.inputs_of(20), judge.SINGLE, 1e-5
@@ -118,26 +115,11 @@ CASES |= {
     )
     for name in test_inkling.NAMES
 }
-OLD = {
-    name: Case(
-        lambda name=name: test_bert.tiny(name, test_bert.KEY_QUERY), lambda: test_bert.inputs_of(20), training=1e-9
-    )
-    for name in ("Bert", "Albert")
-}
 PARAKEET = Case(test_conformer.parakeet_ctc, test_conformer.parakeet_inputs, judge.SINGLE, 1e-5)
 FAMILIES = [
     *(pytest.param(case, id=name) for name, case in CASES.items()),
-    pytest.param(PARAKEET, id="parakeet", marks=test_conformer.needs_parakeet),
-    *(pytest.param(case, id=name, marks=test_bert.needs_four) for name, case in OLD.items()),
+    pytest.param(PARAKEET, id="parakeet"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _double(request):
-    """Before 5.0, SpeechT5's decoder makes its causal mask in the default type, where float64's minimum must fit."""
-    torch.set_default_dtype(torch.float64 if "speecht5" in request.node.name else torch.float32)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("case", FAMILIES)
@@ -182,13 +164,12 @@ COMPILED = {
     "beit": lambda: (test_beit.tiny(use_shared_relative_position_bias=True), [test_beit.image(1)]),
     "data2vec": lambda: (test_beit.tiny("Data2VecVision"), [test_beit.image(1)]),
     "sam": lambda: (test_sam.tiny(attention="sdpa"), [test_sam.image(1)]),
-    "bert": lambda: (test_bert.tiny(head="Model", num_hidden_layers=1), [ids(14)]),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
-@pytest.mark.parametrize("name", [pytest.param(n, marks=test_bert.needs_four) if n == "bert" else n for n in COMPILED])
+@pytest.mark.parametrize("name", COMPILED)
 def test_compiled(name):
     model, several = COMPILED[name]()
     ours.patch(model)

@@ -20,11 +20,10 @@ transformers = pytest.importorskip("transformers")
 
 import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import bert, by_name, common, words  # noqa: E402
+from relgraph.interop.transformers import by_name, words  # noqa: E402
 from relgraph.interop.transformers.families import all_families  # noqa: E402
 from tests.interop.transformers import (  # noqa: E402
     judge,
-    test_bert,
     test_conformer,
     test_cpmant,
     test_inkling,
@@ -33,7 +32,6 @@ from tests.interop.transformers import (  # noqa: E402
     test_t5,
 )
 
-FIVE = common.version() >= (5, 0)
 STEPS = 10
 
 
@@ -53,7 +51,7 @@ def generated(model, inputs, beams=1, cache=None, **options):
     options |= {"output_logits": True, "return_dict_in_generate": True, "cache_implementation": cache}
     options = {"use_cache": True} | options
     found = model.generate(**inputs, **options)
-    assert not options["use_cache"] or found[judge.CACHE].get_seq_length() >= STEPS - 1
+    assert not options["use_cache"] or found["cache"].get_seq_length() >= STEPS - 1
     return {"tokens": found.sequences.double(), "logits": torch.stack(found.logits)}
 
 
@@ -62,7 +60,7 @@ def in_chunks(model, inputs, *_):
     frames, caches = [], {}
     for chunk in inputs["input_features"].split(8, 1):
         output = model(input_features=chunk, use_cache=True, **caches)
-        caches = {name: output[name] for name in (judge.CACHE, "padding_cache")}
+        caches = {name: output[name] for name in ("cache", "padding_cache")}
         frames.append(output.last_hidden_state)
     return {"frames": torch.cat(frames, 1)}
 
@@ -132,7 +130,6 @@ CASES = {
     "longt5.LongT5Attention": Case(t5("LongT5"), text),
     "pix2struct.Pix2StructTextAttention": Case(pix2struct, pix2struct_inputs),
     "udop.UdopAttention": Case(test_t5.udop, lambda: encoded(test_t5.udop_inputs(20, 1), "bbox", "pixel_values")),
-    "bert.BertSelfAttention": Case(lambda: test_bert.decoder(eos_token_id=None, attn_implementation="eager"), left_padded),
     "speecht5.SpeechT5Attention": Case(test_speech.speecht5, speecht5_inputs),
     "nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention": Case(
         lambda: test_conformer.parakeet("NemotronAsrStreaming", **test_conformer.STREAMING),
@@ -150,14 +147,14 @@ CASES = {
 
 
 def decoding():
-    """The classes of families that are patched in this version, and whose forward takes a cache."""
+    """The classes of families whose forward takes a cache."""
     found, root = {}, Path(transformers.__file__).parent / "models"
     for family in all_families().values():
         for kind, mixin in family.kinds.items():
             folder, name = kind.split(".")
             for file in sorted(root.glob(f"{folder}/modeling_{folder}*.py")):
                 own = getattr(import_module(f"transformers.models.{folder}.{file.stem}"), name, None)
-                takes = own is not None and {*words.CACHE} & {*words.words_of(own.forward)}
+                takes = own is not None and "cache" in words.words_of(own.forward)
                 if takes and "Attention" in name and words.unknown_to(mixin, own) is None:
                     found[kind] = own
     return found
@@ -176,26 +173,11 @@ def runs(chosen):
     return pytest.mark.parametrize(("kind", "beams", "cache"), found)
 
 
-@pytest.fixture(autouse=True)
-def _double(request):
-    """Before 5.0, SpeechT5's decoder makes its causal mask in the default type, where float64's minimum must fit."""
-    torch.set_default_dtype(torch.float64 if "speecht5" in request.node.name else torch.float32)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def test_every_class_that_decodes_has_a_case():
-    copies = {*bert.COPIES} - {"bert.BertSelfAttention"}
-    assert DECODING.keys() - copies <= CASES.keys()
-    if common.version() >= (5, 24):  # an older one has fewer models
-        assert DECODING.keys() - copies == CASES.keys()
+    assert DECODING.keys() == CASES.keys()
 
 
-# BERT has no tables since transformers 5, and CPM-Ant's own generation fails before
-NOT_PATCHED = "bert.BertSelfAttention" if FIVE else "cpmant.CpmAntAttention"
-
-
-@runs(kind for kind in CASES if kind in DECODING and kind != NOT_PATCHED)
+@runs(CASES)
 def test_a_patched_model_generates_as_before(kind, beams, cache):
     case = CASES[kind]
     model, inputs, run = case.model(), case.inputs(), case.run or generated
@@ -205,7 +187,7 @@ def test_a_patched_model_generates_as_before(kind, beams, cache):
     judge.assert_same(run(mine, inputs, beams, cache), run(model, inputs, beams, cache), judge.SINGLE)
 
 
-@runs(kind for kind in CASES if kind in DECODING and by_name.through_interface(DECODING[kind]))
+@runs(kind for kind in CASES if by_name.through_interface(DECODING[kind]))
 def test_a_model_with_the_name_generates_as_before(kind, beams, cache):
     case = CASES[kind]
     model, inputs, run = case.model(), case.inputs(), case.run or generated
@@ -216,7 +198,7 @@ def test_a_model_with_the_name_generates_as_before(kind, beams, cache):
     judge.assert_same(run(mine, inputs, beams, cache), run(model, inputs, beams, cache), judge.SINGLE)
 
 
-EAGER = {"experts_implementation": "eager"} if FIVE else {}  # others cannot compute in float64
+EAGER = {"experts_implementation": "eager"}  # others cannot compute in float64
 SIZES = test_relations.GQA | {"pad_token_id": 0, "bos_token_id": None}
 WINDOW = SIZES | {"sliding_window": 6, "head_dim": 4}
 BART = {**test_relations.BART, "eos_token_id": None, "forced_eos_token_id": None}
@@ -239,15 +221,9 @@ GENERATE = [(name, beams, cache) for name in RELATED for beams, cache in ((1, No
 @pytest.mark.parametrize("by_length", [False, True], ids=["labels", "distances"])
 @pytest.mark.parametrize(("name", "beams", "cache"), GENERATE)
 def test_a_model_with_relations_generates_with_a_cache_as_without(name, beams, cache, by_length):
-    if not FIVE and (name in test_relations.NEEDS_FIVE or cache):
-        pytest.skip("before transformers 5 it has no attention interface, or no static cache in float64")
-    if not FIVE and name.startswith("GPT2") and by_length:
-        pytest.skip("before transformers 5 it says of one query that it is not causal, and relgraph raises")
     base = re.sub("For.*|LMHeadModel", "", name)
     config = getattr(transformers, f"{base}Config")(**RELATED[name])
-    model = judge.randomized(getattr(transformers, name)(config))
-    if FIVE or not name.startswith("Bert"):  # transformers 4.56 fails in float64
-        model = model.double()
+    model = judge.randomized(getattr(transformers, name)(config)).double()
     ours.add_relations(model, rg.ClippedDistance(2) if by_length else test_relations.LABELER)
     test_relations.randomize(model)
     inputs = encoded(test_relations.inputs_of(name, left=3, right=0))

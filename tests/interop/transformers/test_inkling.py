@@ -9,13 +9,10 @@ from torch.nn import functional
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common, inkling  # noqa: E402
+from relgraph.interop.transformers import inkling  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-NAMES = [name for name in ("Inkling", "Inkling2", "Inkling2Loop") if hasattr(transformers, f"{name}TextConfig")]
-if common.version() < (5, 24):
-    NAMES = NAMES[:1]  # Inkling 2 was another then
-pytestmark = pytest.mark.skipif(not NAMES, reason="transformers is older than these models")
+NAMES = ("Inkling", "Inkling2", "Inkling2Loop")
 
 
 def tiny(name="Inkling", **options):
@@ -89,7 +86,7 @@ def test_a_text_in_pieces(name):
     ours.patch(model)
     cache, logits = None, []
     for piece in ids.split([3, 7, 1, 9], 1):
-        answer = model(input_ids=piece, **{judge.CACHE: cache}, use_cache=True)
-        cache = answer[judge.CACHE]
+        answer = model(input_ids=piece, cache=cache, use_cache=True)
+        cache = answer["cache"]
         logits.append(answer.logits)
     torch.testing.assert_close(torch.cat(logits, 1), model(input_ids=ids).logits, atol=1e-5, rtol=1e-5)

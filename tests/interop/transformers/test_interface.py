@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common, interface  # noqa: E402
+from relgraph.interop.transformers import interface  # noqa: E402
 from relgraph.interop.transformers.relation import offset_of  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
@@ -39,14 +39,8 @@ def inputs_of(left=3, right=4):
     return {"input_ids": ids, "attention_mask": judge.padded(2, 13, left=left, right=right), "labels": ids}
 
 
-def skip_if_not_open(name):
-    if name == "BertForMaskedLM" and common.version() < (5, 0):
-        pytest.skip("BERT of transformers 4 knows its own implementations only")
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_models_answer_as_with_their_own(name):
-    skip_if_not_open(name)
     inputs = inputs_of()
     keep = inputs["attention_mask"]
     del inputs["labels"]  # a row of padding, which sees nothing, would predict the first token after it
@@ -55,7 +49,6 @@ def test_models_answer_as_with_their_own(name):
 
 
 def test_padding_is_not_ignored():
-    skip_if_not_open("BertForMaskedLM")
     model = made("BertForMaskedLM", "relgraph")
     inputs = inputs_of()
     other = inputs | {"input_ids": torch.where(inputs["attention_mask"] == 0, 7, inputs["input_ids"])}
@@ -73,7 +66,6 @@ def test_generates_the_same_tokens(cache):
 
 
 def test_weights_on_request():
-    skip_if_not_open("BertForMaskedLM")
     inputs = inputs_of(left=0, right=0) | {"output_attentions": True}
     judge.assert_same(
         judge.everything(made("BertForMaskedLM", "relgraph"), inputs),
@@ -159,30 +151,25 @@ def test_where_queries_are_among_the_keys():
     relation = ours.Relation(rg.ClippedDistance(2), 4)
     whole = rg.ClippedDistance(2)(9).to_dense()[0]
 
-    def ids(q_len, position=None, mask=None):
-        offset = offset_of(q_len, 9, position, mask, True)
+    def ids(q_len, mask=None):
+        offset = offset_of(q_len, 9, mask, True)
         return relation(torch.zeros(1, 1, q_len, 4), 9, None, offset)[0].to_dense()[0]
 
     seen = torch.ones(9, 9).tril()[5:7].bool()[None, None]
     added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-    for given in ({"position": torch.tensor([5, 6])}, {"mask": seen}, {"mask": added}):
-        assert torch.equal(ids(2, **given), whole[:, 5:7])
+    for mask in (seen, added):
+        assert torch.equal(ids(2, mask), whole[:, 5:7])
     padded = torch.cat([seen, seen & (torch.arange(9) < 4)])  # the queries of the second sequence are padding
     assert torch.equal(ids(2, mask=padded), whole[:, 5:7])
     assert torch.equal(ids(1), whole[:, 8:])
     assert torch.equal(ids(2), whole[:, :2])
     with pytest.raises(NotImplementedError, match="relation must be on causal self-attention .* got 9 keys and 2"):
-        offset_of(2, 9, None, None, False)
+        offset_of(2, 9, None, False)
 
 
 def test_bad_input():
     with pytest.raises(TypeError, match="labeler must be callable and have num_labels and names, got int"):
         ours.Relation(3, 4)
-    x = torch.randn(1, 1, 2, 4)
-    named = "must be None in Module with attn_implementation='relgraph', got Tensor"
-    why = "a mask of heads acts .*; choose another attn_implementation"
-    with pytest.raises(NotImplementedError, match=f"head_mask {named}: {why}"):
-        interface.attention(torch.nn.Module(), x, x, x, None, head_mask=torch.ones(1))
 
 
 @pytest.mark.parametrize("related", [False, True])

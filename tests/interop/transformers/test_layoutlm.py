@@ -7,15 +7,11 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common, layoutlm  # noqa: E402
+from relgraph.interop.transformers import layoutlm  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:The `device` argument is deprecated:FutureWarning")  # their own call
-
-TOGETHER = common.version() >= (5, 24)
-"""Whether the encoder of v3 gives its layers the sum of its biases."""
 
 BINS = {"rel_pos_bins": 8, "max_rel_pos": 20, "rel_2d_pos_bins": 12, "max_rel_2d_pos": 60}
 SIZES = {
@@ -103,75 +99,10 @@ def test_text_alone_without_biases_of_all_pairs():
     )
     assert not any("rel_pos" in name for name in judge.everything(model, inputs))
     assert max(x.untyped_storage().nbytes() for x in seen if isinstance(x, torch.Tensor)) <= 2 * 100 * 100 * 8
-    assert [len(x.tables) for x in seen if isinstance(x, layoutlm.Biases)] == ([3] if TOGETHER else [1, 2])
+    assert [len(x.tables) for x in seen if isinstance(x, layoutlm.Biases)] == [3]
 
 
 def places(length, batch=2):
     """Positions in the text, which begin again for an image, and boxes."""
     text = torch.arange(length) % max(1, 2 * length // 3)
     return text.expand(batch, -1), inputs_of(length, batch=batch)["bbox"]
-
-
-def assert_converted(encoder, length, allowed):
-    module = encoder.layer[1].attention.self
-    positions, boxes = places(length)
-    v2 = type(module).__name__.startswith("LayoutLMv2")
-    together = TOGETHER and not v2
-    rel_pos, rel_2d_pos = ("_calculate_1d_position_embeddings", "_calculate_2d_position_embeddings") if v2 else (
-        "_cal_1d_pos_emb", "_cal_2d_pos_emb")  # fmt: skip
-
-    def theirs(x):
-        given = {"attention_mask": torch.zeros(2, 1, 1, length, dtype=x.dtype)}
-        if together:
-            given["position_bias"] = encoder._compute_position_bias(positions, boxes)
-        if not together and encoder.has_relative_attention_bias:
-            given["rel_pos"] = getattr(encoder, rel_pos)(positions)
-        if not together and encoder.has_spatial_attention_bias:
-            given["rel_2d_pos"] = getattr(encoder, rel_2d_pos)(boxes)
-        return module(x, **given)[0]
-
-    layer, labeler = judge.assert_same_layer(module, theirs, (positions, boxes), model=encoder, allowed=allowed)
-    ours.patch(encoder)
-    again, same = ours.convert(module, model=encoder)
-    assert same == labeler
-    judge.assert_same(again.state_dict(), layer.state_dict(), 0.0)
-    return layer, labeler
-
-
-@pytest.mark.parametrize("options", [{}, {"has_spatial_attention_bias": False}], ids=["all", "text"])
-@pytest.mark.parametrize("length", [1, 5, 90])
-def test_v3_converted_to_a_layer(length, options):
-    layer, labeler = assert_converted(tiny("Model", **options).encoder, length, judge.EXACT)
-    assert labeler.num_labels == layer.tables.num_labels == (8 if options else (8, 12, 12))
-
-
-@pytest.mark.parametrize("options", [
-    {}, {"has_relative_attention_bias": False}, {"has_spatial_attention_bias": False}, {"fast_qkv": False},
-], ids=["all", "page", "text", "slow"])  # fmt: skip
-def test_v2_converted_to_a_layer(options):
-    layer, _ = assert_converted(encoder_v2(**options), 90, judge.SINGLE)
-    assert layer.biased == (("query", "key", "value") if options == {"fast_qkv": False} else ("query", "value"))
-
-
-def test_the_labeler_of_text_and_page():
-    text, page = rg.BucketedDistance(8, 20), rg.BucketedDistance(12, 60)
-    labeler = layoutlm.TextAndPage(text, page)
-    assert labeler.names == (text.names, page.names, page.names)
-    assert layoutlm.TextAndPage(text, None).names == text.names
-    assert layoutlm.TextAndPage(None, page).num_labels == (12, 12)
-    three = torch.tensor([[0, 0, 9, 9], [9, 0, 20, 9], [0, 9, 9, 20]])
-    found = labeler(torch.arange(3), three)
-    assert [part.to_dense()[0][0, 0].tolist() for part in found.parts] == [[0, 5, 6], [0, 10, 0], [0, 0, 10]]
-    positions, boxes = places(9)
-    for part, wanted in zip(
-        labeler(positions, boxes).parts,
-        (text.at(positions), page.at(boxes[..., 0]), page.at(boxes[..., 3])),
-        strict=True,
-    ):
-        assert torch.equal(part.to_dense()[0], wanted.to_dense()[0])
-    one = labeler(positions[:1], boxes)  # the same positions for all of the batch
-    assert torch.equal(one.parts[0].to_dense()[0], text.at(positions[:1]).to_dense()[0])
-    with pytest.raises(ValueError, match=r"bbox must have shape \[B, N, 4\] or \[N, 4\], got \[2, 9, 3\]"):
-        labeler(positions, boxes[..., :3])
-    with pytest.raises(ValueError, match="text or page must be a labeler of distances, got None for both"):
-        layoutlm.TextAndPage(None, None)

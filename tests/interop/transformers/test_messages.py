@@ -1,4 +1,4 @@
-"""What patched modules, ``patch`` and ``convert`` say about what they cannot do."""
+"""What patched modules and ``patch`` say about what they cannot do."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ transformers = pytest.importorskip("transformers")
 from relgraph.interop import transformers as ours  # noqa: E402
 from tests.interop.transformers import (  # noqa: E402
     test_beit,
-    test_bert,
     test_conformer,
     test_deberta,
-    test_inkling,
     test_layoutlm,
     test_mpnet,
     test_sam,
@@ -22,7 +20,6 @@ from tests.interop.transformers import (  # noqa: E402
     test_t5,
 )
 
-FOUR = test_bert.needs_four
 X = torch.randn(1, 4, 24, dtype=torch.float64)
 PAIRS = torch.zeros(1, 3, 4, 4)
 
@@ -43,10 +40,8 @@ def sam_with_forwards():
 
 NO_TEXT, NO_PAGE = {"has_relative_attention_bias": False}, {"has_spatial_attention_bias": False}
 NOT_PATCHED = {
-    "esm": (lambda: test_bert.esm("rotary"), "EsmSelfAttention.*no tables: position_embedding_type"),
     "layoutlm": (lambda: test_layoutlm.tiny(**NO_TEXT | NO_PAGE), "no tables: has_relative_attention_bias and has_spat"),
     "layoutlm v3": (lambda: test_layoutlm.tiny(**NO_TEXT), "transformers ignores the tables of LayoutLMv3 unless has_r"),
-    "vits": (vits_without_window, r"layers\.0-1\.attention \(VitsAttention\): it has no tables: window_size"),
     "conformer": (lambda: test_conformer.wave_model("rotary"), "no table: position_embeddings_type is 'rotary'"),
     "sam": (lambda: test_sam.tiny(use_rel_pos=False), "it has no tables of relative positions"),
     "a forward": (sam_with_forwards, "its forward was replaced"),
@@ -81,9 +76,6 @@ def test_other_words_about_patching():
         ours.patch(test_t5.tiny(), families=(5,))
     with pytest.raises(ValueError, match="family wav2vec2_bert is not among families"):
         ours.patch(test_conformer.bert(), families=("conformer",))
-    if test_bert.FIVE:
-        with pytest.raises(ValueError, match="it has no tables: transformers 5 dropped position_embedding_type"):
-            ours.patch(test_bert.tiny())
     adapter = test_conformer.bert(add_adapter=True, use_intermediate_ffn_before_adapter=False, num_adapter_layers=1)
     assert {one.why for one in ours.patch(adapter).unpatched} == {"it has no table: position_embeddings_type is None"}
     assert ours.patch(test_t5.tiny("UMT5EncoderModel").encoder.block[0]).patched
@@ -100,10 +92,6 @@ def t5(name="SelfAttention"):
 
 def second_t5():
     return within(test_t5.tiny(), "encoder.block.1.layer.0.SelfAttention")
-
-
-def bert(name="Bert"):
-    return within(test_bert.tiny(name, attn_implementation="eager"), f"{name.lower()}.encoder.layer.0.attention.self")
 
 
 def deberta(name=test_deberta.V2, **options):
@@ -138,38 +126,23 @@ def sam(**options):
     return within(test_sam.tiny(attention="sdpa", **options), "layers.0.attn")
 
 
-LAYOUT = "position_bias" if test_layoutlm.TOGETHER else "rel_pos"
-ONES, TABLE = torch.ones(3), torch.zeros(16, 24, dtype=torch.float64)
+LAYOUT, TABLE = "position_bias", torch.zeros(16, 24, dtype=torch.float64)
 DEBERTA = {"rel_embeddings": TABLE, "attention_mask": torch.ones(1, 1, 1, 4)}
-LONG = {"hidden_states": torch.randn(1, 49, 24, dtype=torch.float64)}
 REFUSED = {
-    "t5 heads": (t5, {"layer_head_mask": ONES}, "layer_head_mask must be None in a patched T5Attention, got Tensor"),
     "t5 bias": (t5, {"position_bias": PAIRS}, r"position_bias must be the table \[H, R\].*got shape \[1, 3, 4, 4\]"),
     "mpnet": (mpnet, {"position_bias": PAIRS}, r"position_bias must be the table \[H, R\].*got shape \[1, 3, 4, 4\]"),
     "speecht5": (speecht5, {"position_bias": PAIRS}, r"position_bias must be the table \[R, D\].*got shape \[1, 3, 4, "),
     "speecht5 keys": (speecht5, {"key_value_states": X}, "key_value_states must be None.*got Tensor"),
-    "vits": (vits, {"layer_head_mask": ONES}, "layer_head_mask must be None in a patched VitsAttention"),
     "conformer": (conformer, {}, "relative_position_embeddings must be given to Wav2Vec2BertSelfAttention"),
-    **(
-        {"parakeet": (parakeet, {}, "position_embeddings must be given to ParakeetEncoderAttention, got None")}
-        if hasattr(transformers, "ParakeetEncoder")
-        else {}
-    ),
-    "heads": (conformer, {"head_mask": ONES}, "head_mask must be None in a patched Wav2Vec2BertSelfAttention"),
+    "parakeet": (parakeet, {}, "position_embeddings must be given to ParakeetEncoderAttention, got None"),
     "deberta": (deberta, DEBERTA | {"relative_pos": PAIRS}, "relative_pos must be None in a patched Dise.*got Tensor"),
     "v1": (lambda: deberta("Deberta"), DEBERTA | {"query_states": X}, "query_states must be None .* of DeBERTa v1, got"),
     "layoutlm": (layoutlm, {LAYOUT: PAIRS}, f"{LAYOUT} must come from a patched encoder in a patched Layout.*Tensor"),
-    "bert": (bert, LONG, "hidden_states must have at most 48 positions.*got 49 queries and 49 keys"),
-    "bert heads": (bert, {"head_mask": ONES}, "head_mask must be None in a patched BertSelfAttention, got Tensor"),
 }  # fmt: skip
 ERRORS = (NotImplementedError, TypeError, ValueError)
 
 
-def names_of(table):
-    return [pytest.param(name, marks=FOUR if "bert" in name and "deberta" not in name else ()) for name in table]
-
-
-@pytest.mark.parametrize("name", names_of(REFUSED))
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_a_patched_module_refuses(name):
     make, given, message = REFUSED[name]
     model, module = make()
@@ -191,81 +164,3 @@ def test_what_other_patched_modules_refuse():
     ours.patch(model)
     with pytest.raises(ValueError, match="must have 9 positions, those of a window 3 × 3, got 4"):
         test_swin.attention_of(model)(torch.randn(1, 4, 12, dtype=torch.float64))
-
-
-def alone(pair):
-    return None, pair[1]
-
-
-def elsewhere(pair, model):
-    return model, pair[1]
-
-
-def wrapped(pair, name):
-    """The same, with a projection or an embedding of another class."""
-    setattr(pair[1], name, torch.nn.Sequential(getattr(pair[1], name)))
-    return pair
-
-
-def pruned():
-    model, module = bert()
-    model.bert.encoder.layer[0].attention.prune_heads([1])
-    return model, module
-
-
-def swin_v2():
-    return None, test_swin.attention_of(test_swin.tiny("Swinv2"))
-
-
-def albert():
-    return None, test_bert.tiny("Albert", head="Model").encoder.albert_layer_groups[0].albert_layers[0].attention
-
-
-MISSING = "model must be given for this .*, whose tables are in "
-ENC_DEC = "decoder.block.0.layer.1.EncDecAttention"
-BIAS = "encoder.relative_position_bias"
-SHARED = {"use_relative_position_bias": False, "use_shared_relative_position_bias": True}
-NOT_CONVERTED = {
-    "a later layer": (lambda: alone(second_t5()), MISSING + "the first layer of its stack"),
-    "another model": (lambda: elsewhere(second_t5(), test_t5.tiny()), "model must have the module among its own, got T5"),
-    "a part": (lambda: elsewhere(p := second_t5(), p[0].encoder.block[1]), "the encoder or stack .*T5Stack.*, got T5Blo"),
-    "other states": (lambda: within(test_t5.tiny(), ENC_DEC), "T5Attention: attention of a decoder over the states"),
-    "a linear layer": (lambda: t5("SelfAttention.q"), r"got Linear; the nearest are '\w+', '\w+', '\w+'; \S+ has all \d+ a"),
-    "projection": (lambda: wrapped(t5(), "q"), "module.q must be a torch.nn.Linear .* got .*Sequential: merge adapters"),
-    "table": (lambda: wrapped(t5(), "relative_attention_bias"), "must be a torch.nn.Embedding, got .*Sequential"),
-    "a model": (lambda: ("t5-small", t5()[1]), "model must be a torch.nn.Module or None, got str"),
-    "sam": (lambda: sam(use_rel_pos=False), "got SamVisionSdpaAttention: it has no tables of relative positions"),
-    "sam projection": (lambda: wrapped(sam(), "qkv"), r"module\.qkv must be a torch\.nn\.Linear.*Sequential: merge adapt"),
-    "mpnet": (lambda: alone(mpnet()), MISSING + "its encoder"),
-    "conformer": (lambda: alone(conformer()), MISSING + "its encoder, which makes the sines"),
-    "speecht5": (lambda: alone(speecht5()), MISSING + "its encoder"),
-    "positions": (
-        lambda: (None, test_speech.speecht5().speecht5.encoder.wrapped_encoder.embed_positions),
-        "got SpeechT5RelativePositionalEncoding: it makes the table of an encoder",
-    ),
-    "speecht5 decoder": (
-        lambda: within(test_speech.speecht5().speecht5.decoder.wrapped_decoder, "layers.0.self_attn"),
-        "got SpeechT5Attention: the decoder has no tables",
-    ),
-    "wavlm": (lambda: within(test_speech.wavlm(), "encoder.layers.0.attention"), "each query multiplies its biases by a"),
-    "layoutlm": (lambda: alone(layoutlm()), MISSING + "its encoder"),
-    "an encoder": (lambda: (None, test_layoutlm.tiny("Model").encoder), "LayoutLMv3Encoder, which holds tables for sev"),
-    "deberta": (lambda: alone(deberta()), MISSING + "its encoder"),
-    "a layer": (lambda: elsewhere(p := deberta(), p[0].deberta.encoder.layer[0]), "DebertaV2Encoder.*, got DebertaV2Layer"),
-    "no tables": (lambda: deberta(relative_attention=False), "Disentangled.*: it has no tables: relative_attention is"),
-    "beit": (lambda: within(test_beit.tiny("Data2VecVision", **SHARED), BIAS), "PositionBias: it makes the biases of att"),
-    "swin v2": (swin_v2, "SelfAttention: it compares the directions of queries and keys"),
-    "bert pruned": (pruned, "module must give outputs as wide as its inputs.*got 2 heads of 8 for width"),
-    "albert": (albert, "got Albert.*Attention: it ends with a residual connection and a layer norm"),
-}  # fmt: skip
-if test_inkling.NAMES:
-    MADE = lambda: within(test_inkling.tiny(), "model.layers.0.self_attn")  # noqa: E731
-    NOT_CONVERTED["inkling"] = MADE, "InklingAttention: each query mixes its own scores of the distances"
-
-
-@pytest.mark.parametrize("name", names_of(NOT_CONVERTED))
-def test_what_cannot_be_converted(name):
-    make, message = NOT_CONVERTED[name]
-    model, module = make()
-    with pytest.raises(ERRORS, match=message):
-        ours.convert(module, model=model)

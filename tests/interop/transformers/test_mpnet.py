@@ -7,8 +7,6 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import mpnet  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 
@@ -42,19 +40,3 @@ def test_outputs_and_all_gradients_on_both_sides_of_every_border(length):
 def test_more_rows_than_buckets():
     """The configuration's number of buckets is that of the rows; 32 of them are read."""
     compare(tiny(relative_attention_num_buckets=40), inputs_of(150))
-
-
-@pytest.mark.parametrize("rows", [32, 40])
-@pytest.mark.parametrize("length", [1, 9, 150])
-def test_converted_to_a_layer(length, rows):
-    model = tiny("Model", relative_attention_num_buckets=rows)
-    encoder, module = model.encoder, model.encoder.layer[1].attention.attn
-
-    def theirs(x):
-        return module(x, position_bias=encoder.compute_position_bias(x))[0]
-
-    layer, labeler = judge.assert_same_layer(module, theirs, (length,), model=model)
-    assert labeler == mpnet.LABELER
-    ours.patch(model)
-    again, _ = ours.convert(module, model=encoder)
-    judge.assert_same(again.state_dict(), layer.state_dict(), 0.0)

@@ -10,7 +10,7 @@ import pytest
 
 transformers = pytest.importorskip("transformers")
 
-from relgraph.interop.transformers import common, patching  # noqa: E402
+from relgraph.interop.transformers import patching  # noqa: E402
 from relgraph.interop.transformers.families import REFUSED, all_families  # noqa: E402
 
 NAMES = (
@@ -34,8 +34,6 @@ OTHERS = {
 
 
 def test_the_sources_of_transformers_name_no_others():
-    if common.version() < (5, 0):
-        pytest.skip("older versions have models that were removed since")
     root = Path(transformers.__file__).parent / "models"
     files = [*root.glob("*/modeling_*.py")]
     assert len(files) > 100

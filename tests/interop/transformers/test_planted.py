@@ -11,7 +11,7 @@ pytest.importorskip("accelerate")
 import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
-from tests.interop.transformers.test_relations import FIVE, LABELER, made, randomize, relations_of  # noqa: E402
+from tests.interop.transformers.test_relations import LABELER, made, randomize, relations_of  # noqa: E402
 
 WORDS, PAD = 8, 0
 LABELS = rg.EdgeType(["child of"], attend="all")
@@ -29,7 +29,6 @@ MODELS = {
     "Qwen3": {"eos_token_id": None, "head_dim": 16, "num_key_value_heads": 1},
     "T5": {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0},
 }
-skip_old = pytest.mark.skipif(not FIVE, reason="no attention interface before transformers 5")
 
 
 def examples(count, seed):
@@ -87,7 +86,7 @@ def tiny(name="Bert"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(x, marks=skip_old if x in ("ModernBert", "T5") else ()) for x in MODELS])
+@pytest.mark.parametrize("name", [pytest.param(x if x in ("ModernBert", "T5") else ()) for x in MODELS])
 def test_the_word_at_my_parent(name, tmp_path):
     model = tiny(name)
     ours.add_relations(model, LABELS)

@@ -16,10 +16,9 @@ transformers = pytest.importorskip("transformers")
 
 import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common, saved  # noqa: E402
+from relgraph.interop.transformers import saved  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-FIVE = common.version() >= (5, 0)
 SIZES = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 16, "num_hidden_layers": 2, "vocab_size": 30}
 NO_DROPOUT = SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GQA = SIZES | {"num_key_value_heads": 2, "eos_token_id": None}
@@ -41,14 +40,12 @@ FAMILIES = {
     "GPT2LMHeadModel": {"n_embd": 16, "n_head": 4, "n_layer": 2, "vocab_size": 30} | NO_TOKENS | GPT_DROPOUT,
 }
 ROTARY = {"EsmForMaskedLM", "ModernBertForMaskedLM", "LlamaForCausalLM", "Qwen3ForCausalLM"}
-NEEDS_FIVE = {"EsmForMaskedLM", "ModernBertForMaskedLM", "T5ForConditionalGeneration"}
 N = 11
 LABELER = rg.EdgeType(["child", "next"], attend="all")
 
 
 def every(names):
-    skip = pytest.mark.skipif(not FIVE, reason="no attention interface, or angles, before transformers 5")
-    return pytest.mark.parametrize("name", [pytest.param(n, marks=skip if n in NEEDS_FIVE else ()) for n in names])
+    return pytest.mark.parametrize("name", sorted(names))
 
 
 def made(name, **options):
@@ -147,11 +144,6 @@ def test_gradient_checkpointing(name):
     inputs = inputs_of(name) | {"relation_labels": dense(), "labels": torch.randint(3, 30, (2, N))}
     wanted = judge.everything(model, inputs, training=True)
     judge.checkpoint(model)
-    if not FIVE and name.startswith(("Bert", "Roberta", "Bart", "GPT2")):
-        message = "checkpointing of a .*For.* with relations needs transform|some models lose them under gradient che"
-        with pytest.raises((NotImplementedError, ValueError), match=message):
-            model(**inputs)
-        return
     judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.SINGLE)
 
 
@@ -288,9 +280,7 @@ def test_bad_input():
         ours.add_relations(other, LABELER)
     t5 = made("T5ForConditionalGeneration")
     ours.patch(t5)
-    with pytest.raises(
-        NotImplementedError, match="it is patched: call unpatch" if FIVE else "T5 and others need trans"
-    ):
+    with pytest.raises(NotImplementedError, match="it is patched: call unpatch"):
         ours.add_relations(t5, LABELER)
     ours.add_relations(model, LABELER)
     with pytest.raises(
@@ -321,7 +311,7 @@ def test_bad_input():
 def test_an_encoder_and_a_decoder_with_configurations_of_their_own():
     encoder, decoder = transformers.BertConfig(**NO_DROPOUT), transformers.BertConfig(**NO_DROPOUT)
     config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
-    model = judge.randomized(transformers.EncoderDecoderModel(config))  # transformers 4.56 fails in float64
+    model = judge.randomized(transformers.EncoderDecoderModel(config))
     with pytest.raises(NotImplementedError, match=r"got EncoderDecoderModel with two: add relations to model\.encoder"):
         ours.add_relations(model, LABELER)
     ours.add_relations(model.encoder, LABELER)
@@ -413,5 +403,5 @@ def test_a_decoder_of_bert_steps_with_a_cache_as_without():
     labels = dense()
     wanted = model(ids, relation_labels=labels).logits
     first = model(ids[:, :-4], relation_labels=labels, use_cache=True)
-    rest = model(ids[:, -4:], relation_labels=labels, **{judge.CACHE: first[judge.CACHE]}).logits
+    rest = model(ids[:, -4:], relation_labels=labels, cache=first["cache"]).logits
     torch.testing.assert_close(torch.cat([first.logits, rest], 1), wanted, atol=1e-5, rtol=1e-5)

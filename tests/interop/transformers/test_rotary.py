@@ -17,9 +17,7 @@ from transformers.models.llama import modeling_llama  # noqa: E402
 
 import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import by_name, common, rotary  # noqa: E402
-
-pytestmark = pytest.mark.skipif(common.version() < (5, 0), reason="transformers 5 renamed the options of positions")
+from relgraph.interop.transformers import by_name, rotary  # noqa: E402
 
 SIZES = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 16, "num_hidden_layers": 2, "vocab_size": 30}
 SIZES |= {"max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

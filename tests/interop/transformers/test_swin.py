@@ -10,21 +10,19 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
-FIVE = common.version() >= (5, 0)
 KINDS = {
     "Swin": ("swin", "SwinModel"), "DonutSwin": ("donut_swin", "DonutSwinModel"),
     "MaskFormerSwin": ("maskformer_swin", "MaskFormerSwinModel"), "Swinv2": ("swinv2", "Swinv2Model"),
     "Swin2SR": ("swin2sr", "Swin2SRModel"),
 }  # fmt: skip
-ALL = [(name, "eager") for name in KINDS] + ([("Swin", "sdpa")] if FIVE else [])
+ALL = [(name, "eager") for name in KINDS] + [("Swin", "sdpa")]
 
 
 def allowed_for(name, attention="eager"):
     """From 5.0 on, the softmax of Swin's own code is in float32, of SDPA and of the others in that of the model."""
-    return judge.SINGLE if FIVE and name == "Swin" and attention == "eager" else judge.EXACT
+    return judge.SINGLE if name == "Swin" and attention == "eager" else judge.EXACT
 
 
 def tiny(name="Swin", attention="eager", **options):
@@ -96,30 +94,3 @@ def test_compiled(name):
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(states, mask)[0], module(states, mask)[0])
     torch.compiler.reset()
-
-
-@pytest.mark.parametrize("patched", [False, True])
-@pytest.mark.parametrize("name", ["Swin", "DonutSwin", "MaskFormerSwin"])
-def test_converted_to_a_layer(name, patched):
-    model = tiny(name, qkv_bias=not patched)
-    module = attention_of(model)
-    if patched:
-        ours.patch(model)
-    allowed = judge.EXACT if patched else allowed_for(name)
-    layer, labeler = judge.assert_same_layer(module, lambda x: module(x)[0], (3, 3), allowed=allowed)
-    x = torch.randn(8, 9, 12, dtype=torch.float64)
-    mask = torch.zeros(4, 9, 9, dtype=torch.float64)
-    mask[:, :3, 3:] = -100.0
-    found = layer(x, labels=labeler(3, 3), attn_mask=mask.repeat(2, 1, 1).repeat_interleave(2, 0))
-    judge.assert_same({"output": found.detach()}, {"output": module(x, mask)[0].detach()}, allowed)
-    with pytest.raises(ValueError, match=r"must be at most 2 rows apart for Grid\(2, beyond='error'\)"):
-        labeler(4, 3)
-
-
-@pytest.mark.parametrize("name", ["donut.DonutSwin", "maskformer.MaskFormerSwin", "clap.ClapAudio"])
-def test_windows_that_are_not_square_converted(name):
-    folder, kind = name.split(".")
-    file = {"donut": "donut_swin", "maskformer": "maskformer_swin", "clap": "clap"}[folder]
-    found = getattr(import_module(f"transformers.models.{folder}.modeling_{file}"), f"{kind}SelfAttention")
-    module = judge.randomized(found(tiny("DonutSwin").config, 12, 2, (2, 4))).double()
-    judge.assert_same_layer(module, lambda x: module(x)[0], (2, 4))

@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import by_name, common, words  # noqa: E402
+from relgraph.interop.transformers import by_name, words  # noqa: E402
 from relgraph.interop.transformers.families import all_families  # noqa: E402
 from tests.interop.transformers import (  # noqa: E402
     judge,
@@ -28,7 +28,6 @@ from tests.interop.transformers import (  # noqa: E402
 )
 
 NEW = "key_value_store"
-PINNED = common.version() >= (5, 24)
 
 
 def rename(monkeypatch, kind, method="forward", old=words.CACHE):
@@ -98,7 +97,7 @@ def test_a_class_of_the_user_is_judged_by_that_of_transformers(monkeypatch):
 
 @pytest.mark.parametrize(("name", "kind"), [
     ("LlamaForCausalLM", "LlamaAttention"), ("GPT2LMHeadModel", "GPT2Attention"),
-    ("BertForMaskedLM", "BertSelfAttention" if test_relations.FIVE else "BertSdpaSelfAttention"),
+    ("BertForMaskedLM", "BertSelfAttention"),
 ])  # fmt: skip
 def test_an_attention_with_a_new_word_gets_no_relation(monkeypatch, name, kind):
     model = test_relations.made(name)
@@ -112,20 +111,20 @@ def test_a_model_with_a_cache_by_a_new_word_gets_no_relations(monkeypatch, kind)
     rename(monkeypatch, kinds_of(model)[kind])
     _refuses_relations(
         model,
-        rf"must take its cache as cache or past_key_values or past_key_value, got {kind} with input_ids, .*{NEW}.*within",
+        rf"must take its cache as cache, got {kind} with input_ids, .*{NEW}.*within",
     )
 
 
 class OwnForward(transformers.LlamaForCausalLM):
     def forward(self, input_ids, store=None, **given):
-        return super().forward(input_ids=input_ids, **{judge.CACHE: store}, **given)
+        return super().forward(input_ids=input_ids, cache=store, **given)
 
 
 def test_a_model_of_the_user_is_judged_by_that_of_transformers(monkeypatch):
     config = test_relations.made("LlamaForCausalLM").config
     assert ours.add_relations(OwnForward(copy.deepcopy(config)), test_relations.LABELER).patched
     rename(monkeypatch, transformers.LlamaForCausalLM)
-    message = f"cache as cache or past_key_values or past_key_value, got OwnForward with input_ids, .*{NEW}"
+    message = f"cache as cache, got OwnForward with input_ids, .*{NEW}"
     _refuses_relations(OwnForward(copy.deepcopy(config)), message)
 
 
@@ -162,7 +161,6 @@ def modules_of_transformers():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PINNED, reason="lists what the newest transformers has")
 def test_all_words_of_transformers_are_known():
     """Of classes that look up their attention, all but those over another sequence, and a few that nobody labels."""
     mixins = {kind: mixin for family in all_families().values() for kind, mixin in family.kinds.items()}
