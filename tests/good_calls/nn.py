@@ -620,53 +620,6 @@ GOOD_CALLS = {
         {"tgt": _rows(), "cache": _layers()["transformer"].new_cache()},
         also={"tgt": ("cache", "memory")},
     ),
-    # --- Biases of pairs
-    "TriangleAttention": lambda: Good(
-        rg.nn.TriangleAttention,
-        {
-            "width": 6,
-            "heads": 2,
-            "head_dim": 4,
-            "node": "ending",
-            "tables": rg.RelationTables(3, 4),
-            "impl": "dense",
-            **PLACE,
-        },
-        also={"heads": ("tables",), "head_dim": ("tables",)},
-    ),
-    "TriangleAttention.forward": lambda: Good(
-        rg.nn.TriangleAttention(6, 2, 4, tables=rg.RelationTables(3, 4)),
-        {
-            "pair": torch.randn(2, 3, 3, 6),
-            "key_padding_mask": _blocked(2, 3, 3),
-            "labels": torch.tensor([[0, 1, 2]] * 3),
-        },
-        also={"pair": ("key_padding_mask", "labels")},
-    ),
-    "PairBiasAttention": lambda: Good(
-        rg.nn.PairBiasAttention,
-        {
-            "width": 6,
-            "pair_width": 5,
-            "heads": 3,
-            "head_dim": 4,
-            "bias": ("gate", "output"),
-            "tables": rg.RelationTables(3, 4),
-            "impl": "dense",
-            **PLACE,
-        },
-        also={"heads": ("tables",), "head_dim": ("tables",)},
-    ),
-    "PairBiasAttention.forward": lambda: Good(
-        rg.nn.PairBiasAttention(6, 5, 2, tables=rg.RelationTables(3, 3)),
-        {
-            "x": torch.randn(2, 4, 3, 6),
-            "pair": torch.randn(2, 3, 3, 5),
-            "key_padding_mask": _blocked(2, 4, 3),
-            "labels": torch.tensor([[0, 1, 2]] * 3),
-        },
-        also={"x": ("pair", "key_padding_mask", "labels"), "pair": ("x",)},
-    ),
     # --- Positions
     "SinusoidalPositions": lambda: Good(
         rg.SinusoidalPositions, {"d_model": 8, "dropout": 0.1, "sampler": rg.nn.ShiftedPositions(3)}
