@@ -4,8 +4,7 @@
 - :class:`~relgraph.RelationEncoderLayer`, :class:`~relgraph.RelationDecoderLayer`: Transformer layers around it.
 - :class:`~relgraph.RelationEncoder`, :class:`~relgraph.RelationDecoder`: stacks of them.
 - :class:`~relgraph.RelationTransformer`: an encoder and a decoder, with the presets of Shaw et al. 2018.
-- :class:`~relgraph.nn.EGTEdges`, :class:`~relgraph.nn.GRITEdges`, :class:`~relgraph.nn.RelationalEdges`: vectors of
-  edges that each layer makes anew.
+- :class:`~relgraph.nn.RelationalEdges`: vectors of edges that each layer makes anew.
 - :class:`~relgraph.nn.LabelTable`, :class:`~relgraph.RelationTables`: the learned rows of labels.
 - :class:`~relgraph.KVCache`, :class:`~relgraph.nn.LayerCache`, :class:`~relgraph.nn.StackCache`: keys and values kept
   between calls, for one attention, a decoder layer, a stack.
@@ -42,8 +41,6 @@ from relgraph.nn.cache import KVCache as KVCache
 from relgraph.nn.cache import LayerCache as LayerCache
 from relgraph.nn.cache import StackCache as StackCache
 from relgraph.nn.decoder_layer import RelationDecoderLayer as RelationDecoderLayer
-from relgraph.nn.edge_states import EGTEdges as EGTEdges
-from relgraph.nn.edge_states import GRITEdges as GRITEdges
 from relgraph.nn.edge_states import RelationalEdges as RelationalEdges
 from relgraph.nn.encoder_layer import RelationEncoderLayer as RelationEncoderLayer
 from relgraph.nn.position_samplers import RandomPositions as RandomPositions

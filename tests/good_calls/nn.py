@@ -119,7 +119,7 @@ def _blocked(*shape: int) -> Tensor:
 
 
 def _grit_layer() -> rg.RelationEncoderLayer:
-    attention = rg.RelationAttention(8, 2, edge_dim=2, edge_update="grit")
+    attention = rg.RelationAttention(8, 2, edge_dim=2, edge_update="relational")
     return rg.RelationEncoderLayer(8, 2, 16, attention=attention)
 
 
@@ -346,7 +346,7 @@ GOOD_CALLS = {
     ),
     "RelationAttention (edge states)": lambda: Good(
         rg.RelationAttention,
-        {"embed_dim": 8, "num_heads": 2, "edge_dim": 3, "edge_update": "grit"},
+        {"embed_dim": 8, "num_heads": 2, "edge_dim": 3, "edge_update": "relational"},
         also=SIZES,
         accepts={"edge_update": ("true",)},
     ),
@@ -373,7 +373,7 @@ GOOD_CALLS = {
         also={"query": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationAttention.forward (edge states)": lambda: Good(
-        rg.RelationAttention(8, 2, edge_dim=2, edge_update="grit"),
+        rg.RelationAttention(8, 2, edge_dim=2, edge_update="relational"),
         {"query": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
         also={"query": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("query",)},
     ),
@@ -387,8 +387,6 @@ GOOD_CALLS = {
         {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
         also={"src": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("src",)},
     ),
-    "EGTEdges": lambda: Good(rg.nn.EGTEdges, {**STATES, "hidden": 5, "scale_degree": True, **PLACE}),
-    "GRITEdges": lambda: Good(rg.nn.GRITEdges, {**STATES, "norm": "layer", **PLACE}),
     "RelationalEdges": lambda: Good(rg.nn.RelationalEdges, {**STATES, "width": 9, "hidden": 5, **PLACE}),
     "RelationAttention.forward (positions)": lambda: Good(
         rg.RelationAttention(8, 2, labeler=LABELER, rotary=rg.RotaryPositions(4)),
