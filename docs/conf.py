@@ -59,7 +59,6 @@ nitpicky = True
 nitpick_ignore = [  # described with the report that holds them
     ("py:class", "relgraph.interop.transformers.patching.Patched"),
     ("py:class", "relgraph.interop.transformers.patching.Unpatched"),
-    ("py:class", "relgraph.nn.edge_states.states.EdgeStates"),  # the base class of the forms, which have pages
     ("py:class", "relgraph.functional.region.Arguments"),  # what regions and functions hand to each other
     # the inventory of torch that is kept here lacks these
     ("py:class", "torch.distributed.device_mesh.DeviceMesh"),

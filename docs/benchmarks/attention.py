@@ -5,7 +5,6 @@
     python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
     python docs/benchmarks/attention.py function # labels by function against the same ids written out
     python docs/benchmarks/attention.py scores   # other scores and maps of values against the dot product
-    python docs/benchmarks/attention.py pairs    # a learned bias for every pair, time and peak extra memory
     python docs/benchmarks/attention.py rotary   # a layer with rotary positions against the same without
     python docs/benchmarks/attention.py positions # Transformer-XL's positions, a table with a row for each distance
 
@@ -170,31 +169,6 @@ def scores(arguments: argparse.Namespace) -> Rows:
     return found
 
 
-PAIRS = 16, 8, 512, 32
-"""Batch, heads, length and head size of triangle attention, where the rows of a pair tensor are the batch."""
-
-
-def with_biases(impl: str | None, scale: int = 1) -> tuple[Callable[[], Tensor], Tensor]:
-    """Attention with a learned bias of every pair, which the batch shares, and a gradient; of torch for sdpa."""
-    batch, heads, length, size = PAIRS
-    length //= scale
-    q, k, v = leaves(batch, heads, length, size)
-    biases = torch.randn(1, heads, length, length, requires_grad=True)
-    if impl == "sdpa":
-        return lambda: scaled_dot_product_attention(q, k, v, attn_mask=biases), torch.ones_like(q)
-    return lambda: rg.relation_attention(q, k, v, None, attn_mask=biases, impl=impl), torch.ones_like(q)
-
-
-def pairs(arguments: argparse.Namespace) -> Rows:
-    """A learned bias of every pair: time, and peak memory above the inputs in a fresh process."""
-    made = {impl: with_biases(named(impl))[0] for impl in ("sdpa", *arguments.impl)}
-    rows = report(rounds(made, arguments.rounds))
-    for row, impl in zip(rows, made, strict=True):
-        kind, more = ("pairs of sdpa", ()) if impl == "sdpa" else ("pairs", ("--impl", impl))
-        row["peak MiB"] = fresh_peak("docs.benchmarks.attention", "peak", "--kind", kind, *more)
-    return rows
-
-
 POSITIONS = (4, 512), (1, 1500), (1, 2048)
 
 
@@ -255,13 +229,6 @@ def memory(arguments: argparse.Namespace) -> Rows:
 def peak(arguments: argparse.Namespace) -> None:
     """Print the peak extra MiB of one forward and backward."""
     length, impl = arguments.length, named(arguments.impl[0])
-    if arguments.kind.startswith("pairs"):
-        impl = "sdpa" if arguments.kind == "pairs of sdpa" else impl
-        call, grad = with_biases(impl, 8)
-        call().backward(grad)
-        call, grad = with_biases(impl)
-        print(round(peak_mib(lambda: call().backward(grad)), 1))
-        return
     q, k, v = leaves(1, 8, length, 64)
     if arguments.kind == "distance":
         labels = rg.ClippedDistance(CLIP)(length)
@@ -279,7 +246,7 @@ def peak(arguments: argparse.Namespace) -> None:
 
 
 MEASURES = {
-    "table": table, "memory": memory, "decode": decode, "function": function, "scores": scores, "pairs": pairs,
+    "table": table, "memory": memory, "decode": decode, "function": function, "scores": scores,
     "positions": positions, "rotary": rotary,
 }  # fmt: skip
 
@@ -294,9 +261,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache", type=int, default=4096, help="decode: tokens in the cache")
     parser.add_argument(
         "--kind",
-        choices=["distance", "written", "function", "pairs", "pairs of sdpa"],
+        choices=["distance", "written", "function"],
         default="distance",
-        help="peak: kind of labels, or biases of pairs",
+        help="peak: kind of labels",
     )
     command(parser, {**MEASURES, "peak": peak}, given)
 

@@ -4,10 +4,7 @@
 - :class:`~relgraph.RelationEncoderLayer`, :class:`~relgraph.RelationDecoderLayer`: Transformer layers around it.
 - :class:`~relgraph.RelationEncoder`, :class:`~relgraph.RelationDecoder`: stacks of them.
 - :class:`~relgraph.RelationTransformer`: an encoder and a decoder, with the presets of Shaw et al. 2018.
-- :class:`~relgraph.nn.TriangleAttention`, :class:`~relgraph.nn.PairBiasAttention`: attention with a learned bias for
-  every pair.
-- :class:`~relgraph.nn.EGTEdges`, :class:`~relgraph.nn.GRITEdges`, :class:`~relgraph.nn.RelationalEdges`: vectors of
-  edges that each layer makes anew.
+- :class:`~relgraph.nn.RelationalEdges`: vectors of edges that each layer makes anew.
 - :class:`~relgraph.nn.LabelTable`, :class:`~relgraph.RelationTables`: the learned rows of labels.
 - :class:`~relgraph.KVCache`, :class:`~relgraph.nn.LayerCache`, :class:`~relgraph.nn.StackCache`: keys and values kept
   between calls, for one attention, a decoder layer, a stack.
@@ -28,7 +25,6 @@ Files, in the order in which an input meets them:
 - ``attention``: multi-head attention; ``projections``: its weights and biases; ``made_labels``: the labels of a call.
 - ``inputs``, ``masks``: the checks of its inputs; its masks joined into one.
 - ``rotary``: queries and keys turned by their positions.
-- ``pairs``: attention with a bias for every pair.
 - ``edge_states``: attention that reads a vector per edge, and the next vectors.
 - ``cache``: keys and values of earlier calls; ``steps``: the inputs of a step of decoding like the one before.
 - ``table``, ``tables``: one table; the four tables of one attention; ``value_maps``: the maps of values per label;
@@ -45,12 +41,8 @@ from relgraph.nn.cache import KVCache as KVCache
 from relgraph.nn.cache import LayerCache as LayerCache
 from relgraph.nn.cache import StackCache as StackCache
 from relgraph.nn.decoder_layer import RelationDecoderLayer as RelationDecoderLayer
-from relgraph.nn.edge_states import EGTEdges as EGTEdges
-from relgraph.nn.edge_states import GRITEdges as GRITEdges
 from relgraph.nn.edge_states import RelationalEdges as RelationalEdges
 from relgraph.nn.encoder_layer import RelationEncoderLayer as RelationEncoderLayer
-from relgraph.nn.pairs import PairBiasAttention as PairBiasAttention
-from relgraph.nn.pairs import TriangleAttention as TriangleAttention
 from relgraph.nn.position_samplers import RandomPositions as RandomPositions
 from relgraph.nn.position_samplers import ShiftedPositions as ShiftedPositions
 from relgraph.nn.positions import LearnedPositions as LearnedPositions

@@ -22,11 +22,10 @@ from relgraph.nn import steps
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.edge_maps import EdgeMaps, beside_turned, check_edge_attr, make_edge_maps
 from relgraph.nn.edge_states import (
-    EdgeStates,
     Listed,
     Pending,
+    RelationalEdges,
     check_call,
-    check_degree,
     check_edge_update,
     check_fits,
     check_listed,
@@ -150,7 +149,7 @@ class RelationAttention(Projections):
     gates: LabelGates | None
     rotary: RotaryPositions | None
     edge_maps: EdgeMaps | None
-    edge_states: EdgeStates | None
+    edge_states: RelationalEdges | None
     _states_later = False  # whether a layer around it makes the next states, which may read its new nodes
 
     def __init__(
@@ -177,7 +176,7 @@ class RelationAttention(Projections):
         value_gate: bool = False,
         rotary: RotaryPositions | None = None,
         edge_dim: int | None = None,
-        edge_update: bool | str | EdgeStates = False,
+        edge_update: bool | str | RelationalEdges = False,
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -298,7 +297,6 @@ class RelationAttention(Projections):
         row_scores: Table = None,
         edge_attr: Tensor | None = None,
         positions: Tensor | None = None,
-        degree: Tensor | None = None,
     ) -> Tensor | tuple[Any, ...]:
         """Attend from ``query`` to ``key``, or to ``query`` itself if there is no ``key``.
 
@@ -340,8 +338,6 @@ class RelationAttention(Projections):
             positions: ``[N_q]`` or ``[B, N_q]``, integers: the position of each row of a self-attention, by which the
                 labeler makes the labels (if it labels distances, and there are no ``labels``) and by which ``rotary``
                 turns; by default they count from 0. :class:`~relgraph.nn.RandomPositions` draws them.
-            degree: the degree of each query, ``[N_q]``, packed or with a batch of all rows end to end, for
-                ``edge_update="grit"``; by default the number of its listed edges.
 
         Returns:
             z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``, ``(z,
@@ -376,13 +372,12 @@ class RelationAttention(Projections):
             refused |= {"is_causal": is_causal, "q_offset": q_offset, "need_label_mass": need_label_mass}
             refused |= {"cache": cache, "average_attn_weights": average_attn_weights, "positions": positions}
             check_call(refused)
-            return self._with_states(query, labels, edge_attr, need_weights, degree, bank_features, row_scores)
-        more = {} if degree is None else {"degree": degree}
+            return self._with_states(query, labels, edge_attr, need_weights, bank_features, row_scores)
         inputs, (z, aux) = self._ask(
             attend, cache, is_causal, labels, query=query, key=key, value=value, key_padding_mask=key_padding_mask,
             attn_mask=attn_mask, q_offset=q_offset, need_weights=need_weights, need_label_mass=need_label_mass,
             bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr, positions=positions,
-            average_attn_weights=average_attn_weights, **more,
+            average_attn_weights=average_attn_weights,
         )  # fmt: skip
         weights = aux.weights.mean(-3) if average_attn_weights and aux.weights is not None else aux.weights
         return self._outputs(z, weights, aux.label_mass, inputs)
@@ -430,24 +425,22 @@ class RelationAttention(Projections):
         )[1]  # fmt: skip
 
     def _with_states(
-        self, query: Tensor, labels: Any, edge_attr: Any, need_weights: bool, degree: Tensor | None,
-        bank_features: Any, row_scores: Any,
-    ) -> tuple[Any, ...]:  # fmt: skip
+        self, query: Tensor, labels: Any, edge_attr: Any, need_weights: bool, bank_features: Any, row_scores: Any
+    ) -> tuple[Any, ...]:
         """The output, the next states of the edges, and the weights if needed."""
         inputs, _ = self._checked(
             labels, query, None, None, None, None, None, need_weights, False, None, bank_features, row_scores, edge_attr
         )
-        labels = check_listed(inputs.labels, 1 if inputs.packed or inputs.unbatched else query.shape[0], "labels")
+        labels = check_listed(inputs.labels, 1 if inputs.packed or inputs.unbatched else query.shape[0])
         listed, states = Listed.of(labels), self.edge_states
         assert states is not None
-        degree = check_degree(degree, states, listed.queries, edge_attr)
         q, k, v = (x if inputs.packed else x.transpose(1, 2).flatten(0, 1) for x in self._project(inputs, None)[:3])
         edge = states._sorted(edge_attr, listed)
         rate = self.dropout if self.training else 0.0
-        found = states._attend(q, k, v, edge, listed, dropout_p=rate, degree=degree)
-        out = self.out_proj(found.nodes.flatten(1)).view(query.shape)
-        pending = Pending(states, edge, found.states, listed)
-        rest = (listed.unsort(found.weights).to(out.dtype),) if need_weights else ()
+        nodes, alpha = states._attend(q, k, v, edge, listed, rate)
+        out = self.out_proj(nodes.flatten(1)).view(query.shape)
+        pending = Pending(states, edge, listed)
+        rest = (listed.unsort(alpha).to(out.dtype),) if need_weights else ()
         return out, pending if self._states_later else pending.finish(out), *rest
 
     def _ask(
@@ -497,12 +490,9 @@ class RelationAttention(Projections):
     def _checked(
         self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
         need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
-        edge_attr: Any, average_attn_weights: Any = False, positions: Any = None, degree: Any = None,
-        is_causal: Any = False,
+        edge_attr: Any, average_attn_weights: Any = False, positions: Any = None, is_causal: Any = False,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs and scores by row."""
-        if degree is not None:
-            check_degree(degree, None, 0)
         if positions is not None:
             labels = labels_at(self, labels, positions, query, key=key, value=value, q_offset=q_offset, cache=cache)
         elif self.labeler is not None:

@@ -122,7 +122,6 @@ class RelationEncoderLayer(Layer):
         row_scores: Table = None,
         edge_attr: Tensor | None = None,
         positions: Tensor | None = None,
-        degree: Tensor | None = None,
     ) -> Tensor | Any:
         """Attend, then feed forward.
 
@@ -139,7 +138,6 @@ class RelationEncoderLayer(Layer):
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
             edge_attr: ``[E, F]``, a vector for each edge of the labels, for an attention with ``edge_dim``.
             positions: ``[N]`` or ``[B, N]``, the position of each row.
-            degree: ``[N]``, the degree of each row, as in :meth:`~relgraph.RelationAttention.forward`.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``; with an attention that has ``edge_update`` a pair of this and the next
@@ -170,7 +168,7 @@ class RelationEncoderLayer(Layer):
             z: Any = self.self_attn(
                 x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
                 cache=cache, bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
-                positions=positions, degree=degree,
+                positions=positions,
             )  # fmt: skip
             if self.self_attn.edge_states is not None:
                 z, states = z

@@ -166,7 +166,6 @@ class RelationEncoder(_Stack):
         bank_features: Any = None,
         edge_attr: Tensor | None = None,
         positions: Tensor | None = None,
-        degree: Tensor | None = None,
     ) -> Tensor | Any:
         """Apply all layers, then the norm.
 
@@ -202,7 +201,7 @@ class RelationEncoder(_Stack):
         for layer, own in zip(self.layers, caches, strict=True):
             found = layer(
                 src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features,
-                edge_attr=edge_attr, positions=positions, degree=degree,
+                edge_attr=edge_attr, positions=positions,
             )  # fmt: skip
             src, edge_attr = found if carries else (found, edge_attr)
         src = src if self.norm is None else self.norm(src)

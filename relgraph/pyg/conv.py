@@ -20,14 +20,13 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.arguments.hints import in_place_of_tensor
 from relgraph.labels import EdgeLabels
-from relgraph.nn.edge_states import EdgeStates, Listed, check_degree, check_edge_update
+from relgraph.nn.edge_states import Listed, RelationalEdges, check_edge_update
 from relgraph.nn.tables import RelationTables
-from relgraph.pyg import edge_states
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 from relgraph.pyg.convert_relational import of_rgat_conv, of_rgcn_conv
 from relgraph.pyg.data import parts_of
 from relgraph.pyg.edge_layer import check_propagation, check_some, check_tied_projections, check_widths
-from relgraph.pyg.fitting import check_means, check_scores, which_full
+from relgraph.pyg.fitting import check_means, check_scores, check_states, which_full
 from relgraph.pyg.linear_score import LinearScore
 from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
 from relgraph.pyg.projected_layer import ProjectedLayer
@@ -112,9 +111,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_bases: K, if the full maps of all relations are combined from K bases each for keys, values and queries.
         num_blocks: the number of blocks, if full maps are block-diagonal.
         normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation.
-        edge_update: whether the layer also returns the next vector of every edge: False, True or ``"relational"`` for
-            :class:`~relgraph.nn.RelationalEdges`, ``"egt"`` for :class:`~relgraph.nn.EGTEdges`, ``"grit"`` for
-            :class:`~relgraph.nn.GRITEdges`, or one of these modules. Its formulas take the place of s, α and z above.
+        edge_update: whether the layer also returns the next vector of every edge: False, or True or ``"relational"``
+            for :class:`~relgraph.nn.RelationalEdges`, or this module with options of its own. Its formulas take the
+            place of s, α and z above.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
 
@@ -168,7 +167,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_bases: int | None = None,
         num_blocks: int | None = None,
         normalize: str = "softmax",
-        edge_update: bool | str | EdgeStates = False,
+        edge_update: bool | str | RelationalEdges = False,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
@@ -208,9 +207,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
         if self.edge_states is not None:
             others = {"num_relations": self.num_relations, "score": score, "value_map": value_map, "impl": impl}
             others |= {"key_gate": key_gate, "value_gate": value_gate, "key_map": key_map, "query_map": query_map}
-            edge_states.check_options(self, others | {"add_self_loops": add_self_loops})
+            check_states(self, others | {"add_self_loops": add_self_loops})
         self._alpha: Any = None
-        self._terms: Any = None
 
     @classmethod
     def from_rgat_conv(cls, conv: RGATConv, **kwargs: Any) -> Self:
@@ -316,8 +314,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
         edge_type: OptTensor = None,
         edge_attr: OptTensor = None,
         return_attention_weights: bool | None = None,
-        *,
-        degree: OptTensor = None,
     ) -> Tensor | tuple[Any, ...]:
         """Let the nodes attend over their incoming edges.
 
@@ -337,8 +333,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             edge_attr: ``[E, F]``, floating; required by a layer with ``edge_dim``, unless ``edge_index`` holds it.
             return_attention_weights: None returns only the nodes; both True and False also return the weights, as in
                 PyG's layers.
-            degree: ``[N_dst]``, the degree of each target for ``edge_update="grit"``; by default the number of its
-                edges.
 
         Returns:
             The nodes ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``; a layer with ``edge_update`` gives
@@ -352,7 +346,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
             ValueError: shapes or devices that do not fit; attributes that a Data lacks; relations or features that are
                 missing, out of range or not used by the layer; edges to nodes that do not exist (checked on a CPU
                 only); another form than ``[2, E]`` with ``flow="target_to_source"``; sources and targets apart with
-                ``edge_update="relational"``, which reads the new nodes at both ends.
+                ``edge_update``, which reads the new nodes at both ends.
             NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support; the ``message()`` path
                 with full maps of queries, a ``LinearScore`` or ``normalize="relation"``.
 
@@ -367,9 +361,8 @@ class RelationConv(ProjectedLayer, MessagePassing):
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
         x_src, x_dst, edge_index, edges = self._read(x, edge_index, edge_type, edge_attr)
-        degree = check_degree(degree, self.edge_states, x_dst.shape[0], edges.attr)
         if self.edge_states is not None:
-            return self._with_states(x_src, x_dst, edge_index, edges, wanted, degree)
+            return self._with_states(x_src, x_dst, edge_index, edges, wanted)
         if self.normalize == "relation":
             if self._is_followed():
                 raise NotImplementedError(
@@ -417,8 +410,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         """
         if self.edge_states is not None:
             assert edge_attr is not None
-            terms = self.edge_states._terms(query_i, key_j, edge_attr, self.edge_states._weights())
-            return edge_states.message(self, terms, value_j, index, ptr, size_i)
+            query_i, key_j, value_j = self.edge_states._with_edges(query_i, key_j, value_j, edge_attr)
         to_key, to_value = self._edge_projections()
         edge_key, edge_value = (
             0.0 if edge_attr is None or lin is None else lin(edge_attr).view(-1, self.heads, self.out_channels)
@@ -476,28 +468,40 @@ class RelationConv(ProjectedLayer, MessagePassing):
                 "query_map='full' and score=LinearScore have no message() path, which explainers, hooks, another aggr "
                 "or flow, torch.func transforms and subclasses with messages of their own need"
             )
+        return self._by_messages(query, key, value, edges, edges.attr)
+
+    def _by_messages(
+        self, query: Tensor, key: Tensor, value: Tensor, edges: Edges, edge_attr: OptTensor
+    ) -> tuple[Tensor, Tensor]:
+        """The output ``[N_dst, H, C]`` and the weights ``[E, H]`` by way of :meth:`message`."""
         out = self.propagate(
-            edges.index.long(), query=query, key=key, value=value, edge_type=edges.types, edge_attr=edges.attr,
+            edges.index.long(), query=query, key=key, value=value, edge_type=edges.types, edge_attr=edge_attr,
             size=edges.sizes,
         )  # fmt: skip
         alpha, self._alpha = self._alpha, None
         return out, alpha
 
     def _with_states(
-        self, x_src: Tensor, x_dst: Tensor, edge_index: Any, edges: Edges, wanted: bool, degree: OptTensor
+        self, x_src: Tensor, x_dst: Tensor, edge_index: Any, edges: Edges, wanted: bool
     ) -> tuple[Any, ...]:
         """The nodes, the next states of the edges, and the weights if wanted."""
-        assert self.edge_states is not None and edges.attr is not None
-        if self.edge_states.after_nodes and x_src is not x_dst:
-            raise ValueError("x must be one tensor with edge_update='relational', which reads new sources, got a pair")
+        states = self.edge_states
+        assert states is not None and edges.attr is not None
+        if x_src is not x_dst:
+            raise ValueError("x must be one tensor with edge_update, which reads new sources, got a pair")
         listed = Listed.of(edges.known or edges.labels())
-        edge = self.edge_states._sorted(edges.attr, listed)
-        found = edge_states.attend(self, self._project(x_src, x_dst), edge, edges, listed, degree)
-        out = self._with_root(found.nodes.flatten(1) if self.concat else found.nodes.mean(1), x_dst)
-        new = listed.unsort(self.edge_states._update(edge, found.states, out, listed))
+        edge, (query, key, value) = states._sorted(edges.attr, listed), self._project(x_src, x_dst)
+        if self._can_fuse():
+            rate = self.dropout if self.training else 0.0
+            nodes, alpha = states._attend(query, key, value, edge, listed, rate)
+            alpha = listed.unsort(alpha)
+        else:  # in the order of the caller's edges, as are the masks of explainers
+            nodes, alpha = self._by_messages(query, key, value, edges, listed.unsort(edge))
+        out = self._with_root(nodes.flatten(1) if self.concat else nodes.mean(1), x_dst)
+        new = listed.unsort(states._update(edge, out, listed))
         if not wanted:
             return out, new
-        return out, new, with_values(edge_index, edges, listed.unsort(found.weights).to(out.dtype))
+        return out, new, with_values(edge_index, edges, alpha.to(out.dtype))
 
     def _project(self, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, ``[N, H, C]``; those that share a projection are computed together."""

@@ -99,6 +99,18 @@ def check_means(layer: Any) -> None:
             )
 
 
+def check_states(layer: Any, given: dict[str, Any]) -> None:
+    """Raise unless a layer with edge states has only options that make sense there."""
+    wrong = {name: value for name, value in given.items() if value not in (None, False)}
+    wrong |= {} if layer.normalize == "softmax" else {"normalize": layer.normalize}
+    wrong |= {} if layer.flow == "source_to_target" else {"flow": layer.flow}
+    wrong |= {} if layer.edge_terms == ("key", "value") else {"edge_terms": layer.edge_terms}
+    wrong |= {"tie_projections": layer.tie_projections} if "edge" in layer.tie_projections else {}
+    for name, value in wrong.items():
+        hint = ": add an embedding of the relation to edge_attr" if name == "num_relations" else ""
+        raise NotImplementedError(f"{name} must be left out with edge_update, got {value!r}{hint}")
+
+
 def _gates(layer: Any) -> Any:
     """The names of the gates that a layer has."""
     return () if layer.gates is None else layer.gates()

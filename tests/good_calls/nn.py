@@ -119,7 +119,7 @@ def _blocked(*shape: int) -> Tensor:
 
 
 def _grit_layer() -> rg.RelationEncoderLayer:
-    attention = rg.RelationAttention(8, 2, edge_dim=2, edge_update="grit")
+    attention = rg.RelationAttention(8, 2, edge_dim=2, edge_update="relational")
     return rg.RelationEncoderLayer(8, 2, 16, attention=attention)
 
 
@@ -344,7 +344,7 @@ GOOD_CALLS = {
     ),
     "RelationAttention (edge states)": lambda: Good(
         rg.RelationAttention,
-        {"embed_dim": 8, "num_heads": 2, "edge_dim": 3, "edge_update": "grit"},
+        {"embed_dim": 8, "num_heads": 2, "edge_dim": 3, "edge_update": "relational"},
         also=SIZES,
         accepts={"edge_update": ("true",)},
     ),
@@ -371,7 +371,7 @@ GOOD_CALLS = {
         also={"query": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationAttention.forward (edge states)": lambda: Good(
-        rg.RelationAttention(8, 2, edge_dim=2, edge_update="grit"),
+        rg.RelationAttention(8, 2, edge_dim=2, edge_update="relational"),
         {"query": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
         also={"query": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("query",)},
     ),
@@ -385,8 +385,6 @@ GOOD_CALLS = {
         {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
         also={"src": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("src",)},
     ),
-    "EGTEdges": lambda: Good(rg.nn.EGTEdges, {**STATES, "hidden": 5, "scale_degree": True, **PLACE}),
-    "GRITEdges": lambda: Good(rg.nn.GRITEdges, {**STATES, "norm": "layer", **PLACE}),
     "RelationalEdges": lambda: Good(rg.nn.RelationalEdges, {**STATES, "width": 9, "hidden": 5, **PLACE}),
     "RelationAttention.forward (positions)": lambda: Good(
         rg.RelationAttention(8, 2, labeler=LABELER, rotary=rg.RotaryPositions(4)),
@@ -593,53 +591,6 @@ GOOD_CALLS = {
         lambda **given: _layers()["transformer"].decode(**{"memory": _rows(4), **given}),
         {"tgt": _rows(), "cache": _layers()["transformer"].new_cache()},
         also={"tgt": ("cache", "memory")},
-    ),
-    # --- Biases of pairs
-    "TriangleAttention": lambda: Good(
-        rg.nn.TriangleAttention,
-        {
-            "width": 6,
-            "heads": 2,
-            "head_dim": 4,
-            "node": "ending",
-            "tables": rg.RelationTables(3, 4),
-            "impl": "dense",
-            **PLACE,
-        },
-        also={"heads": ("tables",), "head_dim": ("tables",)},
-    ),
-    "TriangleAttention.forward": lambda: Good(
-        rg.nn.TriangleAttention(6, 2, 4, tables=rg.RelationTables(3, 4)),
-        {
-            "pair": torch.randn(2, 3, 3, 6),
-            "key_padding_mask": _blocked(2, 3, 3),
-            "labels": torch.tensor([[0, 1, 2]] * 3),
-        },
-        also={"pair": ("key_padding_mask", "labels")},
-    ),
-    "PairBiasAttention": lambda: Good(
-        rg.nn.PairBiasAttention,
-        {
-            "width": 6,
-            "pair_width": 5,
-            "heads": 3,
-            "head_dim": 4,
-            "bias": ("gate", "output"),
-            "tables": rg.RelationTables(3, 4),
-            "impl": "dense",
-            **PLACE,
-        },
-        also={"heads": ("tables",), "head_dim": ("tables",)},
-    ),
-    "PairBiasAttention.forward": lambda: Good(
-        rg.nn.PairBiasAttention(6, 5, 2, tables=rg.RelationTables(3, 3)),
-        {
-            "x": torch.randn(2, 4, 3, 6),
-            "pair": torch.randn(2, 3, 3, 5),
-            "key_padding_mask": _blocked(2, 4, 3),
-            "labels": torch.tensor([[0, 1, 2]] * 3),
-        },
-        also={"x": ("pair", "key_padding_mask", "labels"), "pair": ("x",)},
     ),
     # --- Positions
     "SinusoidalPositions": lambda: Good(

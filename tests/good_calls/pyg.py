@@ -155,11 +155,11 @@ GOOD_CALLS = {
     ),
     "RelationConv (edge states)": lambda: Good(
         rg.pyg.RelationConv,
-        {"in_channels": 8, "out_channels": 4, "heads": 2, "edge_dim": 3, "edge_update": "grit"},
+        {"in_channels": 8, "out_channels": 4, "heads": 2, "edge_dim": 3, "edge_update": "relational"},
         accepts={"edge_update": ("true",)},
     ),
     "RelationConv.forward (edge states)": lambda: Good(
-        rg.pyg.RelationConv(8, 4, edge_dim=3, edge_update="grit"),
+        rg.pyg.RelationConv(8, 4, edge_dim=3, edge_update="relational"),
         {"x": torch.randn(3, 8), "edge_index": _index(), "edge_attr": torch.eye(3), "degree": torch.tensor([1, 2, 0])},
         also={**ALSO, "x": ("edge_index", "degree"), "degree": ("x",)},
     ),

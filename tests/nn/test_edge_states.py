@@ -7,15 +7,15 @@ import torch
 
 import relgraph as rg
 from tests.cases import F64
-from tests.edge_states import ORACLES
+from tests.edge_states import relational
 
 N, P, F, H, E = 6, 15, 3, 2, 8
 
 
-def made(update, layers=2, **options):
+def made(layers=2, **options):
     """A stack in float64, with norms that are not the identity."""
     torch.manual_seed(1)
-    attention = rg.RelationAttention(E, H, edge_dim=F, edge_update=update)
+    attention = rg.RelationAttention(E, H, edge_dim=F, edge_update="relational")
     layer = rg.RelationEncoderLayer(E, H, 12, 0.0, attention=attention, **options)
     stack = rg.RelationEncoder(layer, layers).to(F64)
     with torch.no_grad():
@@ -24,12 +24,12 @@ def made(update, layers=2, **options):
     return stack
 
 
-def by_loops(layer, x, f, edge_index, oracle):
+def by_loops(layer, x, f, edge_index):
     """One encoder layer over all rows ``[T, E]``: new rows and edges."""
     attention = layer.self_attn
     y = layer.norm1(x) if layer.norm_first else x
     q, k, v = (y @ attention.in_proj_weight.T + attention.in_proj_bias).view(len(x), 3, H, -1).unbind(1)
-    z, change = oracle(attention.edge_states, (q, k, v), f, edge_index)
+    z, change = relational(attention.edge_states, (q, k, v), f, edge_index)
     z = attention.out_proj(z.flatten(1))
 
     def forward(x):
@@ -61,9 +61,8 @@ def edges(form):
 
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("form", ["one graph", "packed", "batch"])
-@pytest.mark.parametrize("update", ORACLES)
-def test_stacks_carry_the_vectors_of_edges(update, form, norm_first):
-    stack = made(update, norm_first=norm_first)
+def test_stacks_carry_the_vectors_of_edges(form, norm_first):
+    stack = made(norm_first=norm_first)
     shape, labels, ends = edges(form)
     x, attr = torch.randn(shape, dtype=F64), torch.randn(ends.shape[1], F, dtype=F64)
     found = []
@@ -74,7 +73,7 @@ def test_stacks_carry_the_vectors_of_edges(update, form, norm_first):
         else:
             out, new = rows.view(-1, E), f
             for layer in stack.layers:
-                out, new = by_loops(layer, out, new, ends, ORACLES[update])
+                out, new = by_loops(layer, out, new, ends)
             out = out.view(shape)
         grads = torch.autograd.grad(out.sin().sum() + new.cos().sum(), [rows, f, *stack.parameters()])
         found.append([out, new, *grads])
@@ -82,37 +81,25 @@ def test_stacks_carry_the_vectors_of_edges(update, form, norm_first):
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize("update", ORACLES)
-def test_attention_alone_reads_its_own_output_and_gives_weights(update):
-    attention = made(update, 1).layers[0].self_attn
-    alone = rg.RelationAttention(E, H, edge_dim=F, edge_update=update).to(F64)
+def test_attention_alone_reads_its_own_output_and_gives_weights():
+    attention = made(1).layers[0].self_attn
+    alone = rg.RelationAttention(E, H, edge_dim=F, edge_update="relational").to(F64)
     alone.load_state_dict(attention.state_dict())
     _, labels, ends = edges("one graph")
     x, f = torch.randn(N, E, dtype=F64), torch.randn(P, F, dtype=F64)
     out, new, weights = alone(x, labels=labels, edge_attr=f, need_weights=True)
     q, k, v = (x @ alone.in_proj_weight.T + alone.in_proj_bias).view(N, 3, H, -1).unbind(1)
-    z, change = ORACLES[update](alone.edge_states, (q, k, v), f, ends)
+    z, change = relational(alone.edge_states, (q, k, v), f, ends)
     expected = alone.out_proj(z.flatten(1))
     torch.testing.assert_close(out, expected, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(new, change(expected), atol=1e-10, rtol=1e-10)
     assert weights.shape == (P, H)
-    if update != "egt":  # whose gates take some of the weight
-        sums = torch.zeros(N, H, dtype=F64).index_add(0, ends[1], weights)
-        torch.testing.assert_close(sums[ends[1]], torch.ones(P, H, dtype=F64))
-
-
-def test_the_degree_of_the_graph_takes_the_place_of_the_listed_edges():
-    stack = made("grit", 1)
-    _, labels, ends = edges("one graph")
-    x, f = torch.randn(N, E, dtype=F64), torch.randn(P, F, dtype=F64)
-    listed = torch.bincount(ends[1], minlength=N)
-    plain = stack(x, labels=labels, edge_attr=f)[0]
-    torch.testing.assert_close(stack(x, labels=labels, edge_attr=f, degree=listed)[0], plain)
-    assert not torch.allclose(stack(x, labels=labels, edge_attr=f, degree=listed + 1)[0], plain)
+    sums = torch.zeros(N, H, dtype=F64).index_add(0, ends[1], weights)
+    torch.testing.assert_close(sums[ends[1]], torch.ones(P, H, dtype=F64))
 
 
 def test_records_of_a_stack():
-    stack = made("relational")
+    stack = made()
     _, labels, _ = edges("one graph")
     x, f = torch.randn(N, E, dtype=F64), torch.randn(P, F, dtype=F64)
     expected = stack(x, labels=labels, edge_attr=f)
@@ -130,12 +117,6 @@ def test_what_edge_states_refuse():
     for name, value in {"key": x, "is_causal": True, "need_label_mass": True, "cache": rg.KVCache()}.items():
         with pytest.raises(NotImplementedError, match=f"{name} must be left out with edge_update"):
             attention(x, **given, **{name: value})
-    with pytest.raises(ValueError, match="degree must be left out"):
-        attention(x, **given, degree=torch.ones(N))
-    with pytest.raises(ValueError, match="degree must be left out"):
-        rg.RelationAttention(E, H, tables=())(x, degree=torch.ones(N))
-    with pytest.raises(ValueError, match=rf"degree must have shape \[{N}\]"):
-        made("grit", 1).layers[0].self_attn(x.double(), labels=labels, edge_attr=f.double(), degree=torch.ones(N + 1))
     with pytest.raises(ValueError, match="labels must have a batch axis"):
         attention(x.expand(2, N, E), **given)
     everywhere = rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([-1]), 0, q_len=N, default=-1)
@@ -145,8 +126,8 @@ def test_what_edge_states_refuse():
         with pytest.raises(NotImplementedError, match="must be left out with edge_update"):
             rg.RelationAttention(E, H, edge_dim=F, edge_update=True, **options)
     with pytest.raises(ValueError, match="edge_dim must be given"):
-        rg.RelationAttention(E, H, edge_update="egt")
+        rg.RelationAttention(E, H, edge_update=True)
     with pytest.raises(NotImplementedError, match="self_attention must have no edge_update"):
         rg.RelationDecoderLayer(E, H, self_attention=attention)
     with pytest.raises(NotImplementedError, match="custom_encoder must have attentions without edge_update"):
-        rg.RelationTransformer(E, H, custom_encoder=made("egt", 1))
+        rg.RelationTransformer(E, H, custom_encoder=made(1))

@@ -1,4 +1,4 @@
-"""Edge states of RelationConv: each preset against its published equations, in loops over nodes."""
+"""Edge states of RelationConv against their published equations, in loops over nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import relgraph as rg
 from relgraph.nn.edge_states import blocks
 from relgraph.pyg import RelationConv
 from tests.cases import F64
-from tests.edge_states import egt, grit, relational
+from tests.edge_states import relational
 
 N, E, F, H, C = 7, 23, 3, 2, 4
 
@@ -45,9 +45,8 @@ def layer(update, kind=RelationConv, **options):
 
 
 LAYERS = {
-    "egt": (egt, "egt", {}), "egt, scaled": (egt, rg.nn.EGTEdges(F, H, C, scale_degree=True, hidden=5), {"beta": True}),
-    "grit": (grit, "grit", {"root_weight": False}), "grit, layer norm": (grit, rg.nn.GRITEdges(F, H, C, norm="layer"), {}),
-    "relational": (relational, "relational", {}), "relational, mean of heads": (relational, True, {"concat": False}),
+    "default": ("relational", {}), "mean of heads": (True, {"concat": False}),
+    "hidden, gated": (rg.nn.RelationalEdges(F, H, C, hidden=5), {"beta": True}),
 }  # fmt: skip
 
 
@@ -56,18 +55,17 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_equations_with_all_gradients(name, kind, numbers, graph, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_NUMBERS", numbers)  # all edges at once, several targets, one target
-    oracle, update, options = LAYERS[name]
+    update, options = LAYERS[name]
     conv = layer(copy.deepcopy(update), kind, **options)
     x, edge_index, edge_attr = graph
-    degree = torch.arange(N) if oracle is grit else None
     found = []
     for ours in (True, False):
         nodes, states = x.clone().requires_grad_(), edge_attr.clone().requires_grad_()
         if ours:
-            out, new = conv(nodes, edge_index, edge_attr=states, degree=degree)
+            out, new = conv(nodes, edge_index, edge_attr=states)
         else:
             q, k, v = (lin(nodes).view(N, H, C) for lin in (conv.lin_query, conv.lin_key, conv.lin_value))
-            z, change = oracle(conv.edge_states, (q, k, v), states, edge_index, degree)
+            z, change = relational(conv.edge_states, (q, k, v), states, edge_index)
             out = conv._with_root(z.flatten(1) if conv.concat else z.mean(1), nodes)
             new = change(out)
         leaves = [nodes, states, *conv.parameters()]
@@ -89,10 +87,9 @@ def test_weights_come_last_and_a_record_leaves_them_out(graph):
     assert alpha.shape == (E, H)
 
 
-@pytest.mark.parametrize("update", ["egt", "grit", "relational"])
-def test_an_explainer_masks_what_edges_bring(update, graph):
+def test_an_explainer_masks_what_edges_bring(graph):
     """With a mask that lets nothing pass, a layer gives nodes its root term only; the next states are still made."""
-    conv = layer(update).eval()
+    conv = layer("relational").eval()
     x, edge_index, edge_attr = graph
     set_masks(conv, torch.full((E,), -torch.inf, dtype=F64), edge_index)
     z, states = conv(x, edge_index, edge_attr=edge_attr)
@@ -102,12 +99,11 @@ def test_an_explainer_masks_what_edges_bring(update, graph):
     assert not torch.allclose(conv(x, edge_index, edge_attr=edge_attr)[0], z)
 
 
-@pytest.mark.parametrize("update", ["egt", "grit", "relational"])
-def test_an_explainer_reads_the_weights(update, graph):
+def test_an_explainer_reads_the_weights(graph):
     class Nodes(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv = layer(update)
+            self.conv = layer("relational")
 
         def forward(self, x, edge_index, edge_attr):
             return self.conv(x, edge_index, edge_attr=edge_attr)[0]
@@ -121,11 +117,10 @@ def test_an_explainer_reads_the_weights(update, graph):
     torch.testing.assert_close(explainer(x, edge_index, edge_attr=edge_attr).edge_mask, alpha.amax(1))
 
 
-@pytest.mark.parametrize("update", ["egt", "grit", "relational"])
-def test_second_derivatives_over_several_blocks(update, monkeypatch):
+def test_second_derivatives_over_several_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 8)
     torch.manual_seed(0)
-    conv = RelationConv(3, 2, 2, edge_dim=2, edge_update=update).to(F64)
+    conv = RelationConv(3, 2, 2, edge_dim=2, edge_update="relational").to(F64)
     edge_index = torch.tensor([[0, 1, 2, 0, 1], [1, 2, 0, 2, 0]])
     leaves = [torch.randn(3, 3, dtype=F64, requires_grad=True), torch.randn(5, 2, dtype=F64, requires_grad=True)]
 
@@ -140,12 +135,10 @@ def test_second_derivatives_over_several_blocks(update, monkeypatch):
     assert torch.autograd.gradgradcheck(both, leaves)
 
 
-@pytest.mark.parametrize("update", ["egt", "grit", "relational"])
-def test_dropout_and_half_types(update, graph):
+def test_dropout_and_half_types(graph):
     x, edge_index, edge_attr = graph
-    conv = layer(update, dropout=0.5)
+    conv = layer("relational", dropout=0.5)
     with torch.no_grad():
-        conv(x, edge_index, edge_attr=edge_attr)  # moves the means of a batch norm
         wet, _, (_, alpha) = conv(x, edge_index, edge_attr=edge_attr, return_attention_weights=True)
         dry, new, (_, same) = conv.eval()(x, edge_index, edge_attr=edge_attr, return_attention_weights=True)
     torch.testing.assert_close(alpha, same)
@@ -160,10 +153,10 @@ def test_dropout_and_half_types(update, graph):
 
 
 @pytest.mark.parametrize(("kind", "match", "options"), [
-    (TypeError, "edge_update must be a bool, one of", {"edge_update": 3}),
+    (TypeError, "edge_update must be a bool, .relational. or", {"edge_update": 3}),
     (ValueError, "unknown edge_update 'other'", {"edge_update": "other"}),
     (ValueError, "edge_dim must be given with edge_update", {"edge_dim": None}),
-    (ValueError, "edge_update must have heads = 2", {"edge_update": rg.nn.EGTEdges(F, H + 1, C)}),
+    (ValueError, "edge_update must have heads = 2", {"edge_update": rg.nn.RelationalEdges(F, H + 1, C)}),
     (ValueError, "edge_update must have width = 8", {"edge_update": rg.nn.RelationalEdges(F, H, C, width=3)}),
     (NotImplementedError, "num_relations must be left out with edge_update, got 2: add", {"num_relations": 2}),
     (NotImplementedError, "add_self_loops must be left out", {"add_self_loops": True}),
@@ -177,28 +170,7 @@ def test_refused_options(kind, match, options):
         RelationConv(5, C, H, **{"edge_dim": F, "edge_update": True, **options})
 
 
-def test_sources_and_targets_apart(graph):
-    """Forms that do not read new sources take a pair."""
+def test_sources_and_targets_must_be_the_same(graph):
     x, edge_index, edge_attr = graph
-    nodes = torch.cat([x, x[:2]])
-    for update in ("egt", "grit"):
-        conv = layer(update)
-        found = conv((nodes, x), edge_index, edge_attr=edge_attr)
-        for one, other in zip(found, conv(x, edge_index, edge_attr=edge_attr), strict=True):
-            torch.testing.assert_close(one, other)
-    with pytest.raises(ValueError, match="x must be one tensor with edge_update='relational'"):
-        layer("relational")((nodes, x), edge_index, edge_attr=edge_attr)
-
-
-def test_degrees_and_edges_that_grit_cannot_take(graph):
-    x, edge_index, edge_attr = graph
-    conv = layer("grit")
-    for degree, error, message in (
-        (torch.full((N,), -3.0), ValueError, "degree must be at least 0, got -3.0"),
-        (torch.ones(N, dtype=torch.bool), TypeError, "degree must be integer or floating, got torch.bool"),
-    ):
-        with pytest.raises(error, match=message):
-            conv(x, edge_index, edge_attr=edge_attr, degree=degree)
-    with pytest.raises(ValueError, match="edge_attr must have two rows or none in training.*got 1"):
-        conv(x, edge_index[:, :1], edge_attr=edge_attr[:1])
-    assert conv.eval()(x, edge_index[:, :1], edge_attr=edge_attr[:1])[1].shape == (1, F)
+    with pytest.raises(ValueError, match="x must be one tensor with edge_update"):
+        layer("relational")((torch.cat([x, x[:2]]), x), edge_index, edge_attr=edge_attr)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from relgraph.arguments import check
 from relgraph.functional.region import active
 from relgraph.labels import EdgeLabels
 from relgraph.nn.edge_states.listed import Listed
-from relgraph.nn.edge_states.states import EdgeStates
+from relgraph.nn.edge_states.relational import RelationalEdges
 
 _DEFAULTS = (None, False)
 
@@ -19,14 +17,13 @@ _DEFAULTS = (None, False)
 class Pending(NamedTuple):
     """What the next states are made of, until the new nodes are known."""
 
-    states: EdgeStates
+    states: RelationalEdges
     edge: Tensor  # [E, F], sorted by target
-    found: Tensor | None  # [E, F], as in ``Attended``
     listed: Listed
 
     def finish(self, x: Tensor) -> Tensor:
         """The next states ``[E, F]``, in the order of the labels' edges; ``x`` ``[..., width]``, the new nodes."""
-        new = self.states._update(self.edge, self.found, x.reshape(-1, x.shape[-1]), self.listed)
+        new = self.states._update(self.edge, x.reshape(-1, x.shape[-1]), self.listed)
         return self.listed.unsort(new)
 
 
@@ -39,51 +36,33 @@ def check_fits(layer: Any, given: dict[str, Any]) -> None:
             f"num_labels, labelers with labels and tables must be left out with edge_update, got {layer.tables}: add "
             "an embedding of the label to edge_attr"
         )
-    refuse("edge_update", given)
+    _refuse(given)
 
 
-def refuse(what: str, given: dict[str, Any]) -> None:
-    """Raise NotImplementedError if one of these arguments is given with ``what``."""
+def _refuse(given: dict[str, Any]) -> None:
+    """Raise NotImplementedError if one of these arguments is given."""
     for name, value in given.items():
         if not any(value is default for default in _DEFAULTS):
-            raise NotImplementedError(f"{name} must be left out with {what}, got {type(value).__name__}")
+            raise NotImplementedError(f"{name} must be left out with edge_update, got {type(value).__name__}")
 
 
 def check_call(given: dict[str, Any]) -> None:
     """Raise unless a call of an attention with edge states has only arguments that make sense there."""
-    refuse("edge_update", given)
+    _refuse(given)
     if active() is not None:
         raise NotImplementedError("edge_update has no form within context_parallel")
 
 
-def check_listed(labels: Any, batch: int, name: str) -> EdgeLabels:
+def check_listed(labels: Any, batch: int) -> EdgeLabels:
     """Return ``labels``; raise unless they list all pairs that attend, in each batch row by themselves."""
     if labels.default is not None:
         raise NotImplementedError(
-            f"{name} must have default=None with edge_update: only listed edges have a state; to let all pairs of a "
+            "labels must have default=None with edge_update: only listed edges have a state; to let all pairs of a "
             "graph attend, list them, as rg.Graph.pairs does"
         )
     if batch > 1 and labels.batch is None:
         raise ValueError(
-            f"{name} must have a batch axis, or be packed, as the states of edges differ between batch rows, "
+            "labels must have a batch axis, or be packed, as the states of edges differ between batch rows, "
             f"got {labels!r}"
         )
     return labels
-
-
-def check_degree(degree: Any, states: EdgeStates | None, rows: int, edge: Tensor | None = None) -> Tensor | None:
-    """Return ``degree``; raise unless it is a number for every query of a layer whose states read it."""
-    if degree is None:
-        return None
-    if states is None or not states.reads_degree:
-        raise ValueError("degree must be left out without edge_update='grit', which alone reads it")
-    if list(check.tensor("degree", degree).shape) != [rows]:
-        raise ValueError(f"degree must have shape [{rows}], a number per target, got {list(degree.shape)}")
-    if degree.is_complex() or degree.dtype == torch.bool:
-        raise TypeError(f"degree must be integer or floating, got {degree.dtype}")
-    check.same_device(edge_attr=edge, degree=degree)
-    if degree.is_cpu and check.can_look_at_data(degree):  # on a GPU this would wait
-        numbers = degree.double()  # unsigned integers cannot be compared as they are
-        if bool((numbers < 0).any()):
-            raise ValueError(f"degree must be at least 0, got {degree[numbers.argmin()].item()}")
-    return degree

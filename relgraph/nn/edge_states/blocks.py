@@ -58,7 +58,6 @@ class Part(NamedTuple):
     """What a formula sees of one block."""
 
     at: Tensor  # [e], the target of each edge, counted from the first target of the block
-    targets: int
     rows: Sequence[Tensor]  # [targets, ...]
     edges: Sequence[Tensor]  # [e, ...]
     gathered: Sequence[Tensor]  # [e, ...]
@@ -69,18 +68,12 @@ class Part(NamedTuple):
         return [*self.rows, *self.edges, *self.gathered, *self.weights.values()]
 
 
-class Results(NamedTuple):
-    """What a formula gives: tensors with a row per target, and with a row per edge, sorted by target."""
-
-    rows: Sequence[Tensor] = ()
-    edges: Sequence[Tensor] = ()
+Formula = Callable[[Part], Tensor]
+"""From a block to a row for each of its edges, ``[e, ...]``."""
 
 
-Formula = Callable[[Part], Results]
-
-
-def by_blocks(formula: Formula, listed: Listed, inputs: Inputs, width: int) -> Results:
-    """The results for all edges.
+def by_blocks(formula: Formula, listed: Listed, inputs: Inputs, width: int) -> Tensor:
+    """The results for all edges, sorted by target.
 
     Args:
         formula: computes in the accumulation type of what it reads.
@@ -92,17 +85,15 @@ def by_blocks(formula: Formula, listed: Listed, inputs: Inputs, width: int) -> R
     if listed.row.shape[0] <= edges or not plain_code():
         return _at_once(formula, listed, inputs)
     empty = inputs.holding([x.new_empty(0) for x in inputs.tensors()])  # so that only autograd keeps the tensors
-    counts: list[int] = []
-    found = _ByBlocks.apply(formula, listed, edges, empty, counts, *inputs.tensors())
-    return Results(found[: counts[0]], found[counts[0] :])
+    return _ByBlocks.apply(formula, listed, edges, empty, *inputs.tensors())
 
 
-def _at_once(formula: Formula, listed: Listed, inputs: Inputs) -> Results:
+def _at_once(formula: Formula, listed: Listed, inputs: Inputs) -> Tensor:
     """All edges in one block, which autograd follows."""
     with torch.autocast(listed.row.device.type, enabled=False):
         made = inputs.holding([x.to(inputs.dtype()) for x in inputs.tensors()])
         gathered = [x.index_select(0, at) for x, at in made.gathered]
-        return formula(Part(listed.row, listed.queries, made.rows, made.edges, gathered, made.weights))
+        return formula(Part(listed.row, made.rows, made.edges, gathered, made.weights))
 
 
 def _part(inputs: Inputs, listed: Listed, block: Block, needs: Sequence[bool]) -> Part:
@@ -117,39 +108,35 @@ def _part(inputs: Inputs, listed: Listed, block: Block, needs: Sequence[bool]) -
     edges = [leaf(x[begin:end]) for x in inputs.edges]
     gathered = [leaf(x.detach().index_select(0, at[begin:end])) for x, at in inputs.gathered]
     weights = {name: leaf(x) for name, x in inputs.weights.items()}
-    return Part(listed.row[begin:end] - first, last - first, rows, edges, gathered, weights)
+    return Part(listed.row[begin:end] - first, rows, edges, gathered, weights)
 
 
 class _ByBlocks(torch.autograd.Function):
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, formula: Formula, listed: Listed, edges: int, empty: Inputs, counts: list[int], *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
+        ctx: Any, formula: Formula, listed: Listed, edges: int, empty: Inputs, *tensors: Tensor
+    ) -> Tensor:
         ctx.save_for_backward(*tensors)
         ctx.given = formula, listed, edges, empty
-        inputs, found = empty.holding(tensors), []
+        inputs, found = empty.holding(tensors), None
         with torch.autocast(listed.row.device.type, enabled=False):
             for block in listed.blocks(edges):
                 made = formula(_part(inputs, listed, block, [False] * len(tensors)))
-                if not found:
-                    counts.append(len(made.rows))
-                    found = [x.new_empty(listed.queries, *x.shape[1:]) for x in made.rows]
-                    found += [x.new_empty(listed.row.shape[0], *x.shape[1:]) for x in made.edges]
-                for out, x in zip(_cut(found, counts[0], block), (*made.rows, *made.edges), strict=True):
-                    out.copy_(x)
-        ctx.of_rows = counts[0]
-        return tuple(found)
+                found = made.new_empty(listed.row.shape[0], *made.shape[1:]) if found is None else found
+                found[block.begin : block.end] = made
+        assert found is not None  # there are more edges than a block holds
+        return found
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        tensors, needs = ctx.saved_tensors, ctx.needs_input_grad[5:]
+    def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        tensors, needs = ctx.saved_tensors, ctx.needs_input_grad[4:]
         formula, listed, edges, empty = ctx.given
-        inputs, none = empty.holding(tensors), (None,) * 5
+        inputs, none = empty.holding(tensors), (None,) * 4
         if torch.is_grad_enabled():  # a derivative of this one may follow
             # views, as one tensor may come twice, or be made of another
             wanted = [x.view_as(x) if need else x.detach() for x, need in zip(tensors, needs, strict=True)]
             found = _at_once(formula, listed, empty.holding(wanted))
-            return *none, *_gradients(found, wanted, grads, create_graph=True)
+            return *none, *_gradients(found, wanted, grad, create_graph=True)
         dtype = inputs.dtype()
         totals = [
             x.new_zeros(x.shape, dtype=dtype) if n else x.new_empty(0) for x, n in zip(tensors, needs, strict=True)
@@ -158,15 +145,8 @@ class _ByBlocks(torch.autograd.Function):
         with torch.enable_grad(), torch.autocast(listed.row.device.type, enabled=False):
             for block in listed.blocks(edges):
                 part = _part(inputs, listed, block, needs)
-                made = _gradients(formula(part), part.leaves(), _cut(grads, ctx.of_rows, block))
-                _add(held, made, block)
+                _add(held, _gradients(formula(part), part.leaves(), grad[block.begin : block.end]), block)
         return *none, *(x.to(y.dtype) if n else None for x, y, n in zip(totals, tensors, needs, strict=True))
-
-
-def _cut(found: Sequence[Tensor], of_rows: int, block: Block) -> list[Tensor]:
-    """The rows of a block in results per target, and then per edge."""
-    rows, edges = slice(block.first, block.last), slice(block.begin, block.end)
-    return [x[rows] for x in found[:of_rows]] + [x[edges] for x in found[of_rows:]]
 
 
 def _add(totals: Inputs, found: Sequence[Tensor | None], block: Block) -> None:
@@ -184,14 +164,8 @@ def _add(totals: Inputs, found: Sequence[Tensor | None], block: Block) -> None:
             total.add_(grad)
 
 
-def _gradients(
-    found: Results, leaves: Sequence[Tensor], grads: Sequence[Tensor], **options: bool
-) -> list[Tensor | None]:
-    """The gradient of every leaf, None for those that need none or have no part in the results."""
-    pairs = [(x, grad) for x, grad in zip((*found.rows, *found.edges), grads, strict=True) if x.requires_grad]
+def _gradients(found: Tensor, leaves: Sequence[Tensor], grad: Tensor, **options: bool) -> list[Tensor | None]:
+    """The gradient of every leaf, None for those that need none."""
     wanted = [x for x in leaves if x.requires_grad]
-    if not pairs or not wanted:
-        return [None] * len(leaves)
-    outputs, of_outputs = zip(*pairs, strict=True)
-    made = iter(torch.autograd.grad(outputs, wanted, of_outputs, allow_unused=True, **options))
+    made = iter(torch.autograd.grad(found, wanted, grad, **options))
     return [next(made) if x.requires_grad else None for x in leaves]

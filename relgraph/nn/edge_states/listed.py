@@ -56,10 +56,6 @@ class Listed(NamedTuple):
         """The number of targets."""
         return self.row_ptr.shape[0] - 1
 
-    def degrees(self) -> Tensor:
-        """``[N_q]``, how many edges lead to each target."""
-        return self.row_ptr.diff()
-
     def reverse(self) -> Tensor:
         """``[E]``, the place of the first edge (i → j) for each edge (j → i), sorted by target; E if there is none."""
 
