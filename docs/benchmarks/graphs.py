@@ -3,10 +3,7 @@
     python -m docs.benchmarks.graphs edges     # 10,000 nodes, 200,000 edges, 20 types; projections and sorting included
     python -m docs.benchmarks.graphs peers     # the same, with other layers of PyG that read types of edges
     python -m docs.benchmarks.graphs vectors   # the same with 16 channels on every edge instead of types
-    python -m docs.benchmarks.graphs pairs     # 2,000 nodes that all attend, with and without channels on listed edges
     python -m docs.benchmarks.graphs scores    # maps of values, Bilinear and Additive against the dot product
-    python -m docs.benchmarks.graphs states    # RelationConv with edge states of each form, against edge_attr alone
-    python -m docs.benchmarks.graphs molecules # GRIT over all pairs of 256 molecules, against padded plain torch
     python -m docs.benchmarks.graphs growth    # up to 2,000,000 edges
     python -m docs.benchmarks.graphs memory    # peak extra memory, one fresh process per figure
 
@@ -24,15 +21,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, one_hot
+from torch.nn.functional import one_hot
 from torch_geometric.nn import HGTConv, TransformerConv
 
 import relgraph as rg
 from docs.benchmarks.about import command
 from docs.benchmarks.measure import Rows, fresh_peak, peak_mib, report, rounds
 
-PAIRED, MOLECULES = 2_000, 256
-FORMS = ("egt", "grit", "relational")
 NODES, EDGES, TYPES, HEADS, SIZE, VECTOR = 10_000, 200_000, 20, 8, 16, 16
 WIDTH = HEADS * SIZE
 
@@ -52,34 +47,6 @@ def layers(edges: int, kind: str, nodes: int = NODES) -> dict[str, Callable[[], 
         made = {name: rg.pyg.RelationConv(WIDTH, SIZE, HEADS, num_relations=TYPES, **x) for name, x in options.items()}
         labels = rg.EdgeLabels(index, types, TYPES, q_len=nodes)
         return {name: partial(conv, x, labels) for name, conv in made.items()}
-    if kind == "pairs":
-        x, nodes = torch.randn(PAIRED, WIDTH, requires_grad=True), PAIRED
-        place = torch.randperm(nodes * nodes)[:edges]
-        index, types, attr = (
-            torch.stack([place % nodes, place // nodes]),
-            types[: len(place)],
-            torch.randn(edges, VECTOR),
-        )
-        labels = rg.EdgeLabels(index, types, TYPES + 1, q_len=nodes, default=TYPES)
-        plain, carried = (
-            rg.pyg.RelationGlobalAttention(WIDTH, HEADS, num_labels=TYPES + 1, edge_dim=dim) for dim in (None, VECTOR)
-        )
-        by_rows = rg.pyg.RelationGlobalAttention(WIDTH, HEADS, num_labels=TYPES + 1, edge_dim=VECTOR, impl="chunked")
-        return {
-            "RelationGlobalAttention, types": lambda: plain(x, labels),
-            "RelationGlobalAttention, types and edge_attr": lambda: carried(x, labels, edge_attr=attr),
-            "the same in blocks by rows": lambda: by_rows(x, labels, edge_attr=attr),
-        }
-    if kind == "states":
-        attr = torch.randn(edges, VECTOR, requires_grad=True)
-        plain = rg.pyg.RelationConv(WIDTH, SIZE, HEADS, edge_dim=VECTOR)
-        made = {name: rg.pyg.RelationConv(WIDTH, SIZE, HEADS, edge_dim=VECTOR, edge_update=name) for name in FORMS}
-        return {
-            "RelationConv, edge_attr": lambda: flat(plain(x, index, edge_attr=attr), attr * 1),
-            **{f"edge_update={name!r}": lambda c=c: flat(*c(x, index, edge_attr=attr)) for name, c in made.items()},
-        }
-    if kind == "molecules":
-        return molecules(MOLECULES if nodes == NODES else 4)
     if kind == "vectors":
         attr = torch.randn(edges, VECTOR)
         theirs = TransformerConv(WIDTH, SIZE, HEADS, edge_dim=VECTOR)
@@ -112,67 +79,6 @@ def others(x: Tensor, index: Tensor, types: Tensor, conv: Any, hot: Tensor) -> d
     }
 
 
-def flat(*parts: Tensor) -> Tensor:
-    """All numbers end to end, so that backward gives a gradient to each."""
-    return torch.cat([part.flatten() for part in parts])
-
-
-class PaddedGRIT(nn.Module):
-    """GRIT's attention over ``[B, n, E]`` and ``[B, n, n, F]`` in plain torch, with the parameters of ours."""
-
-    def __init__(self, attention: rg.RelationAttention) -> None:
-        super().__init__()
-        self.ours = attention
-
-    def forward(self, x: Tensor, edge: Tensor, real: Tensor, degree: Tensor) -> tuple[Tensor, Tensor]:
-        """New nodes and edges; ``real`` ``[B, n]``, False for padding; ``degree`` ``[B, n]``."""
-        a: Any = self.ours
-        s = a.edge_states
-        q, k, v = linear(x, a.in_proj_weight, a.in_proj_bias).unflatten(-1, (3, HEADS, -1)).unbind(-3)
-        product = (q[:, :, None] + k[:, None]) * s.gain(edge).unflatten(-1, (HEADS, -1))
-        root = product.abs().clamp_min(1e-30).sqrt() * product.sign()
-        found = (root + s.shift(edge).unflatten(-1, (HEADS, -1))).relu()  # [B, n, n, H, C]
-        scores = (found * s.score).sum(-1).clamp(-5, 5).masked_fill(~real[:, None, :, None], -torch.inf)
-        alpha = scores.softmax(2)
-        y = torch.einsum("bijh,bjhc->bihc", alpha, v)
-        y = y + torch.einsum("bihc,hcd->bihd", torch.einsum("bijh,bijhc->bihc", alpha, found), s.row)
-        z = y * s.degree[0] + degree.log1p()[..., None, None] * y * s.degree[1]
-        return a.out_proj(z.flatten(-2)), s.norm(edge + s.out_proj(found.flatten(-2)))
-
-
-def molecules(count: int) -> dict[str, Callable[[], Tensor]]:
-    """GRIT's attention over all pairs of each of some graphs of 9 to 37 nodes; the norm is per edge in both."""
-    sizes = torch.randint(9, 38, (count,))
-    ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    nodes, most = int(ptr[-1]), int(sizes.max())
-    query, key = rg.Graph(torch.zeros(2, 0, dtype=torch.int64), nodes, ptr=ptr).pairs()
-    ids = torch.full_like(key, -1)
-    labels = rg.EdgeLabels(torch.stack([key, query]), ids, 0, q_len=nodes, ptr=ptr)
-    states = rg.nn.GRITEdges(VECTOR, HEADS, SIZE, norm="layer")
-    attention = rg.RelationAttention(WIDTH, HEADS, edge_dim=VECTOR, edge_update=states)
-    dense, degree = PaddedGRIT(attention), torch.full((nodes,), 2.0)
-    x, attr = torch.randn(nodes, WIDTH, requires_grad=True), torch.randn(len(key), VECTOR, requires_grad=True)
-    real = torch.arange(most) < sizes[:, None]
-    wide = torch.zeros(count, most, WIDTH)
-    wide[real] = x.detach()
-    pairs = real[:, :, None] & real[:, None]
-    square = torch.zeros(count, most, most, VECTOR)
-    square[pairs] = attr.detach()
-    wide.requires_grad_()
-    square.requires_grad_()
-
-    def padded() -> Tensor:
-        rows, edges = dense(wide, square, real, torch.full((count, most), 2.0))
-        return flat(rows[real], edges[pairs])
-
-    def packed() -> Tensor:
-        return flat(*attention(x, labels=labels, edge_attr=attr, degree=degree))
-
-    if count < MOLECULES:  # all of them would leave memory that hides a peak
-        torch.testing.assert_close(packed(), padded(), atol=1e-3, rtol=1e-3)
-    return {"GRIT, padded, plain torch": padded, "GRIT, packed": packed}
-
-
 def edges(arguments: argparse.Namespace) -> Rows:
     """All layers of one kind."""
     return report(rounds(layers(arguments.edges, arguments.what), arguments.rounds))
@@ -192,10 +98,9 @@ def growth(arguments: argparse.Namespace) -> Rows:
 def memory(arguments: argparse.Namespace) -> Rows:
     """Peak memory above inputs and parameters, forward and backward: the median of three fresh processes."""
     rows = []
-    for kind in ("types", "vectors", "molecules"):
+    for kind in ("types", "vectors"):
         row: dict[str, object] = {"edges carry": kind}
-        theirs = "padded torch" if kind == "molecules" else "TransformerConv"
-        for which, layer in enumerate((theirs, "relgraph")):
+        for which, layer in enumerate(("TransformerConv", "relgraph")):
             command = "docs.benchmarks.graphs", "peak", "--kind", kind, "--which", str(which)
             peaks = [fresh_peak(*command, "--edges", str(arguments.edges)) for _ in range(3)]
             row[f"{layer} MiB"] = statistics.median(peak for peak in peaks if peak is not None)
@@ -220,10 +125,7 @@ MEASURES = {
     "edges": edges,
     "peers": edges,
     "vectors": edges,
-    "pairs": edges,
     "scores": edges,
-    "states": edges,
-    "molecules": edges,
     "growth": growth,
     "memory": memory,
 }
@@ -234,12 +136,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--edges", type=int, default=EDGES)
-    parser.add_argument(
-        "--kind",
-        choices=["types", "vectors", "pairs", "scores", "states", "molecules"],
-        default="types",
-        help="peak: which layers",
-    )
+    parser.add_argument("--kind", choices=["types", "vectors", "scores"], default="types", help="peak: which layers")
     parser.add_argument("--which", type=int, default=0, help="peak: which of these layers, in their order")
     command(parser, {**MEASURES, "peak": peak}, given)
 
