@@ -22,8 +22,6 @@ from typing import Any, Self
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from tqdm import tqdm
-from translation.clocks import Remaining, spell
 from translation.files import remove_partial, save_json, whole
 from translation.intervals import interval
 
@@ -33,7 +31,7 @@ INTERRUPTED = 130
 """The exit status that shells give a process that Ctrl-C ended."""
 
 LINE_EVERY = 30.0
-"""Seconds between two progress lines, which replace the progress bar where there is no terminal."""
+"""Seconds between two lines of progress."""
 
 _work: Callable[[Any], Any] | None = None  # what copies of this process do: a closure, which cannot be sent to them
 
@@ -49,26 +47,17 @@ def train(
         steps: number of steps; fewer if ``losses`` ends before.
         learning_rate: the peak rate.
         warm_up: the share of the steps in which the rate rises.
-        title: names the progress bar, or the progress lines where there is no terminal; without a title there is
-            neither.
+        title: names the lines of progress; without a title there are none.
     """
     optimizer, rate = _optimizer(model, steps, learning_rate, warm_up)
     taken: list[float] = []
-    worker = multiprocessing.current_process().name.rpartition("-")[2]  # the bar of each process has its own line
-    progress = tqdm(
-        islice(losses, steps), title, steps, unit="step", leave=False, disable=None if title else True,
-        position=int(worker) - 1 if worker.isdigit() else 0,
-    )  # fmt: skip
-    remaining, printed = Remaining(steps), time.perf_counter()
-    for loss in progress:
+    printed = time.perf_counter()
+    for loss in islice(losses, steps):
         _step(model, optimizer, rate, loss)
         taken.append(loss.item())
-        if len(taken) % 20 == 0:
-            progress.set_postfix(loss=f"{mean(taken[-100:]):.3f}")
-        if title and progress.disable and time.perf_counter() - printed >= LINE_EVERY:
-            printed, left = time.perf_counter(), spell(remaining.seconds(len(taken)))
-            about = f"step {len(taken)} of {steps}, loss {mean(taken[-100:]):.3f}, about {left} left"
-            print(f"{title}: {about}", file=sys.stderr, flush=True)
+        if title and time.perf_counter() - printed >= LINE_EVERY:
+            printed = time.perf_counter()
+            _tell(title, len(taken), steps, mean(taken[-100:]))
     return taken
 
 
@@ -99,22 +88,25 @@ def train_on(
         optimizer.load_state_dict(kept["optimizer"])
         rate.load_state_dict(kept["rate"])
         start, begun = kept["step"], begun - kept["seconds"]
-    printed, recent, remaining = time.perf_counter(), [], Remaining(steps - start)
+    printed, recent = time.perf_counter(), []
     for step in range(start, steps):
         torch.manual_seed(seed * steps + step)
         loss = loss_of(step)
         _step(model, optimizer, rate, loss)
         recent.append(loss.detach())
         if time.perf_counter() - printed >= LINE_EVERY:
-            printed, left = time.perf_counter(), spell(remaining.seconds(step + 1 - start))
-            about = f"step {step + 1} of {steps}, loss {torch.stack(recent).mean():.3f}, about {left} left"
-            print(f"{title}: {about}", file=sys.stderr, flush=True)
+            printed = time.perf_counter()
+            _tell(title, step + 1, steps, float(torch.stack(recent).mean()))
             recent = []
             states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rate": rate.state_dict()}
             with whole(path) as file:
                 torch.save({**states, "step": step + 1, "seconds": time.thread_time() - begun}, file)
     path.unlink(missing_ok=True)
     return time.thread_time() - begun
+
+
+def _tell(title: str, step: int, steps: int, loss: float) -> None:
+    print(f"{title}: step {step} of {steps}, loss {loss:.3f}", file=sys.stderr, flush=True)
 
 
 def _step(model: nn.Module, optimizer: Any, rate: Any, loss: Tensor) -> None:
@@ -131,6 +123,15 @@ def _optimizer(model: nn.Module, steps: int, learning_rate: float, warm_up: floa
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, (0.9, 0.98), weight_decay=0.01, foreach=True)
     rising = max(1.0, warm_up * steps)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / rising, 1 - s / steps))
+
+
+def spell(seconds: float) -> str:
+    """A time in a suitable unit: ``45 s``, ``24 min`` or ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def model_path(folder: Path, name: str, seed: int) -> Path:
@@ -216,20 +217,17 @@ class Runs:
             return done, time.perf_counter() - start
 
         place = {pair: number for number, pair in enumerate(wanted)}
-        taken: dict[tuple[str, int], float] = {}
         try:
-            for done, seconds in side_by_side(keep, missing, processes) if processes > 1 else map(keep, missing):
+            for number, (done, seconds) in enumerate(
+                side_by_side(keep, missing, processes) if processes > 1 else map(keep, missing), 1
+            ):
                 self.done.append(done)
                 # in the order of the request, whichever ended first
                 self.done.sort(key=lambda run: place.get((run.variant, run.seed), -1))
                 self.save()
-                pair = done.variant, done.seed
-                taken[pair] = seconds
                 score = f"{tell(done)}, " if tell else ""
-                print(
-                    f"{pair[0]}, seed {pair[1]}: {score}{spell(seconds)}; {_outlook(missing, taken, processes)}",
-                    flush=True,
-                )
+                count = f"{number} of {len(missing)} runs done"
+                print(f"{done.variant}, seed {done.seed}: {score}{spell(seconds)}; {count}", flush=True)
         except KeyboardInterrupt:
             kept = sum((run.variant, run.seed) in wanted for run in self.done)
             where = f"{kept} of {len(wanted)} runs are kept in {self.path}" if kept else "no run was finished"
@@ -251,28 +249,6 @@ class Runs:
         """Write all runs, and notes derived from them."""
         record = {**self.settings, **({"notes": notes} if notes else {}), "runs": [asdict(run) for run in self.done]}
         save_json(self.path, record)
-
-
-def _outlook(pairs: Sequence[tuple[str, int]], taken: Mapping[tuple[str, int], float], processes: int) -> str:
-    """How many runs are done, and how long the rest will take.
-
-    The estimate for a run is the mean of its row's finished runs, or of all finished runs while its row has none.
-
-    Args:
-        pairs: row and seed of every run that this command makes.
-        taken: how many seconds each finished run took.
-        processes: how many runs are made at once.
-    """
-    done = f"{len(taken)} of {len(pairs)} runs done"
-    waiting = [pair for pair in pairs if pair not in taken]
-    if not waiting:
-        return done
-    of_row: dict[str, list[float]] = {}
-    for (name, _), seconds in taken.items():
-        of_row.setdefault(name, []).append(seconds)
-    anything = list(taken.values())
-    seconds = sum(mean(of_row.get(name, anything)) for name, _ in waiting) / min(processes, len(waiting))
-    return f"{done}, about {spell(seconds)} left"
 
 
 def side_by_side(work: Callable[[Any], Any], jobs: Iterable[Any], processes: int) -> Iterator[Any]:
@@ -340,10 +316,7 @@ def lead(ours: Mapping[int, float], theirs: Mapping[int, float], unit: str = "")
 
 
 def announce(runs: int, seconds: float, folder: Path, processes: int = 1) -> None:
-    """Print what the command is about to do, how long that takes on an idle machine and where it writes.
-
-    The lines of :meth:`Runs.each` correct the estimate once the first runs are done.
-    """
+    """Print what the command is about to do, how long that takes on an idle machine and where it writes."""
     what = "1 run" if runs == 1 else f"{runs} runs"
     where = "one idle CPU core" if processes == 1 else f"{processes} idle CPU cores"
     long = spell(max(1, seconds / processes))

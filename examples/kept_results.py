@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import calendar
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,17 +51,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing: bars of one column, or lines over several.
+    """One drawing: bars of one column.
 
     Attributes:
         title: what the figures are.
-        columns: one for bars, several for lines.
+        column: of the figures.
         rows: those that are drawn, by what they are called in the drawing; all if there are none.
         start: where the axis of bars begins.
     """
 
     title: str
-    columns: list[str]
+    column: str
     rows: dict[str, str] = field(default_factory=dict)
     start: float = 0.0
 
@@ -115,13 +115,13 @@ class Kept:
 
     def draw(self, folder: Path, name: str = "results") -> None:
         """Write the results picture, and print that it shows the long run."""
-        path, panels, order = folder / f"{name}.png", self.results.panels, self.results.panels[0].columns[0]
+        path, panels, order = folder / f"{name}.png", self.results.panels, self.results.panels[0].column
         rows = max(len(self._rows(panel, order)) for panel in panels)
         figure = Figure(figsize=(5.4 + 3.2 * len(panels), 1.7 + 0.34 * max(rows, 6)), dpi=110, layout="constrained")
         for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             self._draw(ax, panel, order, 10)
             ax.set_title(panel.title, fontsize=10)
-            # the first panel names its rows for all panels of bars with the same
+            # the first panel names its rows for all panels with the same
             if ax is not figure.axes[0] and self._rows(panel, order) == self._rows(panels[0], order):
                 ax.tick_params(labelleft=False)
         patches = [Patch(**LOOKS[kind], label=text) for kind, text in self.kinds.items()]
@@ -138,33 +138,23 @@ class Kept:
         figure = Figure(figsize=(4, 2.8), dpi=200, layout=ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.07))
         (panel,) = self.thumbnail.panels
         ax = figure.subplots()
-        self._draw(ax, panel, panel.columns[0], 11)
-        if len(panel.columns) == 1:  # figures are written at the bars
-            ax.tick_params(bottom=False, labelbottom=False)
-            ax.spines["bottom"].set_visible(False)
+        self._draw(ax, panel, panel.column, 11)
+        ax.tick_params(bottom=False, labelbottom=False)  # figures are written at the bars
+        ax.spines["bottom"].set_visible(False)
         figure.suptitle(self.thumbnail.title, fontsize=11.5, weight="bold")
         figure.supxlabel(panel.title, fontsize=9.5, color="0.35")
         figure.savefig(path)
 
     def _rows(self, panel: Panel, order: str) -> list[tuple[str, Row]]:
-        """The rows of a panel and what they are called there; of bars the highest in the column ``order`` first."""
+        """The rows of a panel and what they are called there; the highest in the column ``order`` first."""
         names = panel.rows or {row.name: row.name for row in self.rows}
         found = [(names[row.name], row) for row in self.rows if row.name in names]
-        if len(panel.columns) == 1:
-            found.sort(key=lambda pair: -pair[1].figures.get(order, [0.0])[0])
-        return found
+        return sorted(found, key=lambda pair: -pair[1].figures.get(order, [0.0])[0])
 
     def _draw(self, ax: Axes, panel: Panel, order: str, size: float) -> None:
-        rows = self._rows(panel, order)
-        if len(panel.columns) == 1:
-            self._bars(ax, panel, rows, size)
-        else:
-            _lines(ax, panel, rows, size)
+        rows, column = self._rows(panel, order), panel.column
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=size)
-
-    def _bars(self, ax: Axes, panel: Panel, rows: Sequence[tuple[str, Row]], size: float) -> None:
-        (column,) = panel.columns
         high = max(sum(row.figures.get(column, [0.0])) for _, row in rows) - panel.start
         for y, (_, row) in enumerate(rows):
             if column not in row.figures:
@@ -188,26 +178,3 @@ class Kept:
         ax.invert_yaxis()
         ax.set_xlim(panel.start, panel.start + 1.5 * high)
         ax.set_xticks([tick for tick in ax.get_xticks() if panel.start <= tick <= panel.start + 1.05 * high])
-
-
-def _lines(ax: Axes, panel: Panel, rows: Sequence[tuple[str, Row]], size: float) -> None:
-    last, ends = len(panel.columns) - 1, []
-    for number, (name, row) in enumerate(rows):
-        middle, spread = zip(*(row.figures[column] for column in panel.columns), strict=True)
-        colour = LOOKS[row.kind]["edgecolor"]
-        places = [x + 0.06 * (number - (len(rows) - 1) / 2) for x in range(last + 1)]  # so that all spreads are seen
-        ax.errorbar(places, middle, yerr=spread, color=colour, marker="o", linewidth=2, capsize=3)
-        ends.append((middle[-1], name, DARK[row.kind]))
-    for y, name, colour in apart(ends, 9):
-        ax.annotate(name, (last, y), (7, 0), textcoords="offset points", va="center", size=size, color=colour)
-    ax.set_xticks(range(last + 1), [column.removesuffix(" words") for column in panel.columns])
-    ax.set_xlim(-0.2, 1.45 * last + 0.2)
-    ax.set_ylim(-4, 108)
-
-
-def apart(ends: Sequence[tuple[float, str, str]], gap: float) -> list[tuple[float, str, str]]:
-    """Places of texts from the lowest on, moved up so that no two are closer than ``gap``."""
-    found: list[tuple[float, str, str]] = []
-    for y, text, colour in sorted(ends):
-        found.append((max(y, found[-1][0] + gap) if found else y, text, colour))
-    return found

@@ -94,7 +94,7 @@ rg.plot.label_matrix(labels, linking.names, tokens=(schema.question, items), ax=
 # -----
 # The cells of a grid, row by row, as an image model sees patches. A product of labelings has a label for each pair of
 # labels: here how far down the key is, and how far right. Names such as "row -1×column 0" are long for the cells of a
-# picture; an arrow also says where the key is. :doc:`learned_labels` trains a layer on labels.
+# picture; an arrow also says where the key is.
 
 grid = rg.labelers.GridRows(1) * rg.labelers.GridColumns(1)
 cells = [f"{row}, {column}" for row in range(3) for column in range(4)]

@@ -3,9 +3,7 @@
     python docs/benchmarks/attention.py table    # forward and backward at three lengths, in float32 and bfloat16
     python docs/benchmarks/attention.py memory   # peak extra memory against n, one fresh process per figure
     python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
-    python docs/benchmarks/attention.py function # labels by function against the same ids written out
     python docs/benchmarks/attention.py scores   # other scores and maps of values against the dot product
-    python docs/benchmarks/attention.py rotary   # a layer with rotary positions against the same without
     python docs/benchmarks/attention.py positions # Transformer-XL's positions, a table with a row for each distance
 
 ``--impl`` names the implementations; ``None`` lets relgraph choose, which is the default for users.
@@ -91,12 +89,6 @@ def table(arguments: argparse.Namespace) -> Rows:
     return found
 
 
-def _layer(labeler: rg.Labeler | None, rotary: rg.RotaryPositions | None = None) -> rg.RelationAttention:
-    """A layer of width 512 with the labels of a labeler, or with none."""
-    labeled = {"tables": ()} if labeler is None else {"labeler": labeler}
-    return rg.RelationAttention(512, 8, rotary=rotary, **labeled)
-
-
 @torch.no_grad()
 def decode(arguments: argparse.Namespace) -> Rows:
     """One new token against a cache, for the layer with relations and the same layer without."""
@@ -112,29 +104,12 @@ def decode(arguments: argparse.Namespace) -> Rows:
             layer(token, labels=one, cache=cache, is_causal=True)
         return (time.perf_counter() - start) / many * 1e3, 1.0
 
-    labelers = {"layer, no relations": None, f"layer, ClippedDistance({CLIP})": rg.ClippedDistance(CLIP)}
-    steps = {name: partial(step, _layer(labeler).eval(), labeler) for name, labeler in labelers.items()}
+    plain = rg.RelationAttention(512, 8, tables=()).eval()
+    labeled = rg.RelationAttention(512, 8, labeler=(labeler := rg.ClippedDistance(CLIP))).eval()
+    steps = {"layer, no relations": partial(step, plain, None)}
+    steps[f"layer, ClippedDistance({CLIP})"] = partial(step, labeled, labeler)
     rows = report(in_turn(steps, arguments.rounds))
     return [{key: value for key, value in row.items() if "backward" not in key} for row in rows]
-
-
-COMPUTED = rg.FromFunction(lambda i, j: (7 * i + 3 * j) % LABELS, LABELS)
-FUNCTION_LENGTHS = 1100, 2048, 4096, 8192
-
-
-def function(arguments: argparse.Namespace) -> Rows:
-    """Labels by function, in multiples of the same ids written out."""
-    found: Rows = []
-    for length in FUNCTION_LENGTHS:
-        q, k, v = leaves(1, 8, length, 64)
-        tables, impl = [torch.randn(LABELS, 64, requires_grad=True) for _ in range(2)], named(arguments.impl[0])
-        computed = COMPUTED(length)
-        kinds = {"written out": computed.dense(), "by function": computed}
-        made = {
-            name: partial(rg.relation_attention, q, k, v, labels, *tables, impl=impl) for name, labels in kinds.items()
-        }
-        found += [{"n": length, **row} for row in report(rounds(made, arguments.rounds))]
-    return found
 
 
 FEW_LABELS = 9
@@ -199,23 +174,10 @@ def positions(arguments: argparse.Namespace) -> Rows:
     return found
 
 
-def rotary(arguments: argparse.Namespace) -> Rows:
-    """A layer of width 512 with rotary positions, against the same without; with labels by distance and with none."""
-    found: Rows = []
-    x = torch.randn(1, arguments.length, 512, requires_grad=True)
-    for labeler in (None, rg.ClippedDistance(CLIP)):
-        torch.manual_seed(0)
-        plain, turned = (_layer(labeler, rotary=rotary) for rotary in (None, rg.RotaryPositions(64)))
-        made = {"without rotary": partial(plain, x), "rotary": partial(turned, x)}
-        work = f"n={arguments.length}, labels: {labeler}"
-        found += [{"work": work, **row} for row in report(rounds(made, arguments.rounds))]
-    return found
-
-
 def memory(arguments: argparse.Namespace) -> Rows:
     """Peak memory above the inputs, forward and backward: the median of five fresh processes."""
     rows: Rows = []
-    for kind in ("distance", "written", "function"):
+    for kind in ("distance", "written"):
         taken = []
         for length in (4096, 8192):
             command = "docs.benchmarks.attention", "peak", "--length", str(length), "--kind", kind
@@ -232,8 +194,6 @@ def peak(arguments: argparse.Namespace) -> None:
     q, k, v = leaves(1, 8, length, 64)
     if arguments.kind == "distance":
         labels = rg.ClippedDistance(CLIP)(length)
-    elif arguments.kind == "function":
-        labels = COMPUTED(length)
     else:
         labels = rg.DenseLabels(torch.randint(0, LABELS, (length, length), dtype=torch.int8), LABELS)
     tables = [torch.randn(labels.num_labels, 64, requires_grad=True) for _ in range(2)]
@@ -246,8 +206,7 @@ def peak(arguments: argparse.Namespace) -> None:
 
 
 MEASURES = {
-    "table": table, "memory": memory, "decode": decode, "function": function, "scores": scores,
-    "positions": positions, "rotary": rotary,
+    "table": table, "memory": memory, "decode": decode, "scores": scores, "positions": positions,
 }  # fmt: skip
 
 
@@ -257,11 +216,11 @@ def main(given: Sequence[str] | None = None) -> None:
     impls = [*IMPLEMENTATIONS, "None"]
     parser.add_argument("--impl", nargs="+", choices=impls, default=["None"], help="implementations; None picks one")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--length", type=int, default=2048, help="peak, scores and rotary: number of tokens")
+    parser.add_argument("--length", type=int, default=2048, help="peak and scores: number of tokens")
     parser.add_argument("--cache", type=int, default=4096, help="decode: tokens in the cache")
     parser.add_argument(
         "--kind",
-        choices=["distance", "written", "function"],
+        choices=["distance", "written"],
         default="distance",
         help="peak: kind of labels",
     )

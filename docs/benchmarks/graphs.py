@@ -3,9 +3,7 @@
     python -m docs.benchmarks.graphs edges     # 10,000 nodes, 200,000 edges, 20 types; projections and sorting included
     python -m docs.benchmarks.graphs peers     # the same, with other layers of PyG that read types of edges
     python -m docs.benchmarks.graphs vectors   # the same with 16 channels on every edge instead of types
-    python -m docs.benchmarks.graphs pairs     # 2,000 nodes that all attend, with and without channels on listed edges
     python -m docs.benchmarks.graphs scores    # maps of values, Bilinear and Additive against the dot product
-    python -m docs.benchmarks.graphs states    # RelationConv with edge states, against edge_attr alone
     python -m docs.benchmarks.graphs growth    # up to 2,000,000 edges
     python -m docs.benchmarks.graphs memory    # peak extra memory, one fresh process per figure
 
@@ -30,7 +28,6 @@ import relgraph as rg
 from docs.benchmarks.about import command
 from docs.benchmarks.measure import Rows, fresh_peak, peak_mib, report, rounds
 
-PAIRED = 2_000
 NODES, EDGES, TYPES, HEADS, SIZE, VECTOR = 10_000, 200_000, 20, 8, 16, 16
 WIDTH = HEADS * SIZE
 
@@ -50,32 +47,6 @@ def layers(edges: int, kind: str, nodes: int = NODES) -> dict[str, Callable[[], 
         made = {name: rg.pyg.RelationConv(WIDTH, SIZE, HEADS, num_relations=TYPES, **x) for name, x in options.items()}
         labels = rg.EdgeLabels(index, types, TYPES, q_len=nodes)
         return {name: partial(conv, x, labels) for name, conv in made.items()}
-    if kind == "pairs":
-        x, nodes = torch.randn(PAIRED, WIDTH, requires_grad=True), PAIRED
-        place = torch.randperm(nodes * nodes)[:edges]
-        index, types, attr = (
-            torch.stack([place % nodes, place // nodes]),
-            types[: len(place)],
-            torch.randn(edges, VECTOR),
-        )
-        labels = rg.EdgeLabels(index, types, TYPES + 1, q_len=nodes, default=TYPES)
-        plain, carried = (
-            rg.pyg.RelationGlobalAttention(WIDTH, HEADS, num_labels=TYPES + 1, edge_dim=dim) for dim in (None, VECTOR)
-        )
-        by_rows = rg.pyg.RelationGlobalAttention(WIDTH, HEADS, num_labels=TYPES + 1, edge_dim=VECTOR, impl="chunked")
-        return {
-            "RelationGlobalAttention, types": lambda: plain(x, labels),
-            "RelationGlobalAttention, types and edge_attr": lambda: carried(x, labels, edge_attr=attr),
-            "the same in blocks by rows": lambda: by_rows(x, labels, edge_attr=attr),
-        }
-    if kind == "states":
-        attr = torch.randn(edges, VECTOR, requires_grad=True)
-        plain = rg.pyg.RelationConv(WIDTH, SIZE, HEADS, edge_dim=VECTOR)
-        carries = rg.pyg.RelationConv(WIDTH, SIZE, HEADS, edge_dim=VECTOR, edge_update="relational")
-        return {
-            "RelationConv, edge_attr": lambda: flat(plain(x, index, edge_attr=attr), attr * 1),
-            "edge_update='relational'": lambda: flat(*carries(x, index, edge_attr=attr)),
-        }
     if kind == "vectors":
         attr = torch.randn(edges, VECTOR)
         theirs = TransformerConv(WIDTH, SIZE, HEADS, edge_dim=VECTOR)
@@ -106,11 +77,6 @@ def others(x: Tensor, index: Tensor, types: Tensor, conv: Any, hot: Tensor) -> d
         "TransformerConv, a learned vector per type": lambda: embedded(x, index, vectors(types)),
         "HGTConv, a map per type": lambda: typed({"node": x}, by_kind)["node"],
     }
-
-
-def flat(*parts: Tensor) -> Tensor:
-    """All numbers end to end, so that backward gives a gradient to each."""
-    return torch.cat([part.flatten() for part in parts])
 
 
 def edges(arguments: argparse.Namespace) -> Rows:
@@ -159,9 +125,7 @@ MEASURES = {
     "edges": edges,
     "peers": edges,
     "vectors": edges,
-    "pairs": edges,
     "scores": edges,
-    "states": edges,
     "growth": growth,
     "memory": memory,
 }
@@ -172,12 +136,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--edges", type=int, default=EDGES)
-    parser.add_argument(
-        "--kind",
-        choices=["types", "vectors", "pairs", "scores", "states"],
-        default="types",
-        help="peak: which layers",
-    )
+    parser.add_argument("--kind", choices=["types", "vectors", "scores"], default="types", help="peak: which layers")
     parser.add_argument("--which", type=int, default=0, help="peak: which of these layers, in their order")
     command(parser, {**MEASURES, "peak": peak}, given)
 

@@ -1,19 +1,13 @@
 """Count how many kernels a call launches on a GPU, and how often the host waits for it, without a GPU.
 
-    python -m docs.benchmarks.launches            # every kind of labels and implementation at GPU sizes
-    python -m docs.benchmarks.launches --quick    # at toy sizes
-    python -m docs.benchmarks.launches --json     # the same as JSON
+    python -m docs.benchmarks.launches
 
-Without a GPU, the CPU runs the blocks that a GPU would get, and this counts the operators that would launch a kernel
-(not views, not empty memory). With a GPU, the profiler counts the kernels themselves, and the waits of CUDA's runtime.
-A first call lowers the labels; the second call is counted.
+The CPU runs the blocks that a GPU would get, and this counts the operators that would launch a kernel (not views, not
+empty memory). A first call lowers the labels; the second call is counted.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,12 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 import relgraph as rg
-from docs.benchmarks.about import about, line
-from docs.benchmarks.measure import markdown
+from docs.benchmarks.about import publish
+from docs.benchmarks.measure import Rows
 from relgraph.impl import budget
 
 HEADS, SIZE, LABELS = 8, 64, 33
-GRAPHS = 256
 DENSE_SCORES = 1 << 26
 """The most scores for which ``dense`` is counted; it holds about twenty numbers per score."""
 
@@ -45,8 +38,6 @@ SEVERAL = {"constant_pad_nd": 2}
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "item", "equal", "lift_fresh", "masked_select", "unique_dim",
          "_unique2", "unique_consecutive", "repeat_interleave.Tensor"}  # fmt: skip
 """Operators that make the host wait for a number from the GPU, or until the GPU has taken one (``lift_fresh``)."""
-
-CUDA_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
 class Counts(NamedTuple):
@@ -126,186 +117,54 @@ def _picks_by_mask(name: str, args: Sequence[Any]) -> bool:
     return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
 
 
-class Case(NamedTuple):
-    """One call to count.
+def counted(labels: rg.Labels, impl: str, batch: int, n: int) -> tuple[Counts, Counts]:
+    """Launches and waits of forward and backward with key and value tables, in the second call with the labels."""
+    q, k, v = (torch.randn(batch, HEADS, n, SIZE, requires_grad=True) for _ in range(3))
+    tables = [torch.randn(labels.num_labels, SIZE, requires_grad=True) for _ in range(2)]
 
-    Attributes:
-        name: the name of its labels, and its options.
-        impl: the implementation.
-        sizes: batch, heads and length, as in the table.
-        make: makes the call and its trainable tensors.
-    """
+    def call() -> Tensor:
+        return rg.relation_attention(q, k, v, labels, *tables, impl=impl)
 
-    name: str
-    impl: str
-    sizes: str
-    make: Callable[[str], tuple[Callable[[], Tensor], list[Tensor]]]
-
-
-def counted(case: Case, device: str = "cpu") -> tuple[Counts, Counts]:
-    """Launches and waits of forward and backward, in the second call with the same labels."""
-    call, leaves = case.make(device)
-    torch.autograd.grad(call().sum(), leaves)
-    output, forward = _count(call, device)
+    torch.autograd.grad(call().sum(), [q, k, v, *tables])
+    with counting() as forward:
+        output = call()
     grad = torch.ones_like(output)
-    _, backward = _count(lambda: torch.autograd.grad(output, leaves, grad), device)
-    return forward, backward
-
-
-def _count(call: Callable[[], Any], device: str) -> tuple[Any, Counts]:
-    if device == "cpu":
-        with counting() as operators:
-            result = call()
-        return result, operators.counts()
-    from torch.profiler import ProfilerActivity, profile
-
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
-        result = call()
-    events = profiled.events() or []
-    kernels = sum(event.device_type == torch.autograd.DeviceType.CUDA for event in events)
-    return result, Counts(kernels, sum(event.name in CUDA_WAITS for event in events))
-
-
-@contextmanager
-def blocks_of_a_gpu() -> Iterator[None]:
-    """Use a GPU's block sizes on a CPU."""
-    before = budget.CPU_BYTES
-    budget.CPU_BYTES = budget.DEVICE_BYTES
-    try:
-        yield
-    finally:
-        budget.CPU_BYTES = before
-
-
-def cases(quick: bool) -> list[Case]:
-    """Every kind of labels at the largest size, some at other sizes, and options of a call."""
-    large, *others = [(2, 96), (3, 40)] if quick else [(4, 2048), (8, 512), (32, 128)]
-    found = [_sequences(name, impl, *large) for name in SEQUENCES for impl in ("chunked", "dense")]
-    found += [_sequences("distance", "chunked", *large, option) for option in OPTIONS]
-    found += [_sequences(name, impl, *size) for size in others for name in SEQUENCES for impl in ("chunked", "dense")]
-    found = [case for case, scores in found if case.impl != "dense" or scores <= DENSE_SCORES]
-    sizes = torch.arange(GRAPHS) % 21 + 20
-    uneven = torch.cat([sizes, torch.tensor([300, 600])])
-    for name in PACKED:
-        found += [_packed(name, sizes[:9] if quick else sizes), _packed(name, uneven[-9:] if quick else uneven)]
-    found.append(_edges_alone(*large))
-    return found
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+    with counting() as backward:
+        torch.autograd.grad(output, [q, k, v, *tables], grad)
+    return forward.counts(), backward.counts()
 
 
 def _some_edges(n: int, each: int) -> tuple[Tensor, Tensor]:
     """``each`` incoming edges for every node, and their types."""
     target = torch.arange(n).repeat_interleave(each)
     source = (target + 1 + 3 * (torch.arange(n * each) % each)) % n
-    return torch.stack([source, target]), torch.randint(LABELS - 1, target.shape, generator=_generator())
+    return torch.stack([source, target]), torch.randint(LABELS - 1, target.shape)
 
 
 SEQUENCES: dict[str, Callable[[int], rg.Labels]] = {
     "distance": lambda n: rg.ClippedDistance(16)(n),
     "distance buckets": lambda n: rg.BucketedDistance(LABELS - 1, 128)(n),
-    "dense": lambda n: rg.DenseLabels(torch.randint(LABELS, (n, n), generator=_generator()), LABELS),
+    "dense": lambda n: rg.DenseLabels(torch.randint(LABELS, (n, n)), LABELS),
     "edges over a default": lambda n: rg.EdgeLabels(*_some_edges(n, 8), LABELS, q_len=n, default=LABELS - 1),
 }
 
-OPTIONS: dict[str, Callable[[Any, int, int], dict[str, Any]]] = {
-    "query and bias tables": lambda made, *_: {"query_table": made(LABELS, SIZE), "bias_table": made(LABELS)},
-    "a mask": lambda _, batch, n: {"attn_mask": torch.rand(batch, 1, n, n, generator=_generator()) > 0.1},
-    "causal order": lambda *_: {"is_causal": True},
-    "dropout": lambda *_: {"dropout_p": 0.1},
-}
 
-
-def _leaves(device: str) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """A function that makes trainable tensors, and the list of those that it made."""
-    found: list[Tensor] = []
-
-    def made(*shape: int) -> Tensor:
-        found.append(torch.randn(shape, generator=_generator()).to(device).requires_grad_())
-        return found[-1]
-
-    return made, found
-
-
-def _sequences(name: str, impl: str, batch: int, n: int, option: str | None = None) -> tuple[Case, int]:
-    """A padded batch of sequences, and its number of scores."""
-
-    def make(device: str) -> tuple[Callable[[], Tensor], list[Tensor]]:
-        made, leaves = _leaves(device)
-        labels = SEQUENCES[name](n).to(device)
-        q, k, v = (made(batch, HEADS, n, SIZE) for _ in range(3))
-        tables = made(labels.num_labels, SIZE), made(labels.num_labels, SIZE)
-        options = {} if option is None else OPTIONS[option](made, batch, n)
-        options = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in options.items()}
-        return lambda: rg.relation_attention(q, k, v, labels, *tables, impl=impl, **options), leaves
-
-    full = name if option is None else f"{name}, {option}"
-    return Case(full, impl, f"b{batch} h{HEADS} n{n}", make), batch * HEADS * n * n
-
-
-PACKED: dict[str, Callable[[Tensor], rg.Labels]] = {
-    "blocks": lambda ptr: rg.BlockLabels(
-        torch.randint(LABELS, (int(ptr.diff().square().sum()),), generator=_generator()), LABELS, ptr
-    ),
-    "distance": lambda ptr: rg.ClippedDistance(16)(int(ptr[-1]), ptr=ptr),
-}
-
-
-def _packed(name: str, sizes: Tensor) -> Case:
-    """A packed batch of graphs of these sizes."""
-    ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-
-    def make(device: str) -> tuple[Callable[[], Tensor], list[Tensor]]:
-        made, leaves = _leaves(device)
-        labels = PACKED[name](ptr).to(device)
-        q, k, v = (made(int(ptr[-1]), HEADS, SIZE) for _ in range(3))
-        tables = made(LABELS, SIZE), made(LABELS, SIZE)
-        return lambda: rg.relation_attention(q, k, v, labels, *tables, impl="chunked"), leaves
-
-    return Case(f"packed {name}", "chunked", f"{len(sizes)} graphs of {sizes.min()}-{sizes.max()}, h{HEADS}", make)
-
-
-def _edges_alone(batch: int, n: int) -> Case:
-    """Attention over eight edges per node."""
-
-    def make(device: str) -> tuple[Callable[[], Tensor], list[Tensor]]:
-        made, leaves = _leaves(device)
-        labels = rg.EdgeLabels(*_some_edges(n, 8), LABELS, q_len=n).to(device)
-        q, k, v = (made(batch, HEADS, n, SIZE) for _ in range(3))
-        tables = made(LABELS, SIZE), made(LABELS, SIZE)
-        return lambda: rg.relation_attention(q, k, v, labels, *tables, impl="edges"), leaves
-
-    return Case("edges only", "edges", f"b{batch} h{HEADS} n{n}", make)
-
-
-def main(given: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Print the counts."""
-    parser = argparse.ArgumentParser(prog="python -m docs.benchmarks.launches", description=__doc__.split("\n")[0])  # pyright: ignore[reportOptionalMemberAccess]
-    parser.add_argument("--quick", action="store_true", help="toy sizes")
-    parser.add_argument("--only", default="", help="cases whose name or implementation contains this")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    arguments = parser.parse_args(given)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows = [_row(case, device) for case in cases(arguments.quick) if arguments.only in f"{case.name} {case.impl}"]
-    if arguments.json:
-        print(json.dumps({"about": about(device), "rows": rows}, indent=1))
-    else:
-        print(markdown(rows))
-        print(line(about(device)))
-    return 0
-
-
-def _row(case: Case, device: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"labels": case.name, "impl": case.impl, "size": case.sizes}
-    with blocks_of_a_gpu():
-        forward, backward = counted(case, device)
-    for what, counts in (("forward", forward), ("backward", backward)):
-        found[what], found[f"waits {what}"] = counts.launches, counts.waits
-    return found
+    torch.manual_seed(0)
+    budget.CPU_BYTES = budget.DEVICE_BYTES
+    rows: Rows = []
+    for batch, n in ((4, 2048), (8, 512), (32, 128)):
+        for name, labels in SEQUENCES.items():
+            for impl in ("chunked", "dense"):
+                if impl == "chunked" or batch * HEADS * n * n <= DENSE_SCORES:
+                    forward, backward = counted(labels(n), impl, batch, n)
+                    rows.append({
+                        "labels": name, "impl": impl, "size": f"b{batch} h{HEADS} n{n}", "forward": forward.launches,
+                        "backward": backward.launches, "waits": forward.waits + backward.waits,
+                    })  # fmt: skip
+    publish(rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

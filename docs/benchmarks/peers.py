@@ -46,20 +46,19 @@ def _row_by_row(x: Tensor, matrices: Tensor) -> Tensor:
 
 
 def split(
-    query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor, ids: Tensor,
-    blocked: Tensor | None = None,
+    query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor, ids: Tensor
 ) -> Tensor:  # fmt: skip
     """The split term over all pairs: gathers q·a^K by label, sums weights by label, then multiplies by a^V."""
     pairs = ids.expand(*query.shape[:2], -1, -1)
     scores = query @ key.mT + (query @ key_table.mT).gather(-1, pairs)
     scores = scores / math.sqrt(query.shape[-1])
-    weights = (scores if blocked is None else scores.masked_fill(blocked, float("-inf"))).softmax(-1)
+    weights = scores.softmax(-1)
     mass = weights.new_zeros(*query.shape[:3], key_table.shape[0]).scatter_add(-1, pairs, weights)
     return weights @ value + mass @ value_table
 
 
-def bert(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> tuple[Call, str]:
-    """The call and the version of BERT's ``relative_key`` self-attention in transformers.
+def bert(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> Call:
+    """The call of BERT's ``relative_key`` self-attention in transformers.
 
     Raises:
         NotRun: transformers 4.56 is not installed.
@@ -80,12 +79,11 @@ def bert(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> tuple[
     module.query, module.key, module.value = Given(query), Given(key), Given(value)
     hand_over(module.distance_embedding, "weight", key_table)
     hidden = query.new_empty(batch, length, heads * size)
-    call = lambda: module(hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)  # noqa: E731
-    return call, f"transformers {package.__version__}"
+    return lambda: module(hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)
 
 
-def opennmt(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> tuple[Call, str]:
-    """The call and the version of OpenNMT-py's relative attention, with one table for keys and values.
+def opennmt(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Call:
+    """The call of OpenNMT-py's relative attention, with one table for keys and values.
 
     Raises:
         NotRun: OpenNMT-py is not installed.
@@ -104,8 +102,7 @@ def opennmt(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> tuple[C
     module.final_linear = nn.Identity()
     hand_over(module.relative_positions_embeddings, "weight", table)
     hidden = query.new_empty(batch, length, heads * size)
-    call = lambda: module(hidden, hidden, hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)  # noqa: E731
-    return call, f"OpenNMT-py {import_module('onmt').__version__}"
+    return lambda: module(hidden, hidden, hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)
 
 
 def hand_over(module: nn.Module, name: str, table: Tensor) -> None:

@@ -17,17 +17,16 @@ HEADER = "GALLERY_HEADER.rst"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("karate_club", "quickstart"),
-    "Pictures of labels": ("label_pictures", "learned_labels"),
+    "Pictures of labels": ("label_pictures",),
     "Code and language": ("syntax_trees", "variable_misuse", "naming_functions", "dependency_trees", "schema_linking"),
-    "Graphs": ("knowledge_graph", "graph_classification", "kinship", "additive_scores"),
+    "Graphs": ("graph_classification", "kinship", "additive_scores"),
     "Tables": ("relational_tables",),
-    "Sequences": ("translating_numbers",),
-    "Hugging Face": ("pretrained_relations", "patched_memory", "patched_tables"),
+    "Hugging Face": ("pretrained_relations", "patched_tables"),
     "Bigger than one device": ("with_accelerate", "with_lightning"),
 }
 """Every example that is a page, in exactly one group."""
 
-FROM_THE_PAGE = ("label_pictures", "learned_labels", "patched_tables", "syntax_trees", "knowledge_graph")
+FROM_THE_PAGE = ("label_pictures", "patched_tables", "syntax_trees")
 """Examples that draw what a long run draws: their card has a picture of the page."""
 
 

@@ -14,8 +14,8 @@ hidden prepositions, and for the number of hidden verbs. Three rules do not lear
 frequent with the same relations.
 
 ``--data`` names the folder that holds ``ud-ewt`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. The short
-mode is another and easier task, the sentences of ``made_up_trees.py``, unless ``--data`` is given. There a verb's own
-auxiliary, adverb and subject determine its form.
+mode is another and easier task, the sentences of the page, unless ``--data`` is given. There a verb's own auxiliary
+determines its form.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from statistics import mean
 from typing import Any
 
 import torch
-from dependency_trees import LABELER, Inflector, hide_verbs
+from dependency_trees import LABELER, Inflector, hide_verbs, make_sentence
 from example_options import QUICK_NEEDS_NONE, Options
 from example_runs import percent, train
-from made_up_trees import treebank
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -89,7 +88,7 @@ def read(path: Path, most: int | None = None) -> list[Question]:
 def made_up() -> dict[str, list[Question]]:
     """The questions of the short mode, the same on every call."""
     rng = random.Random(0)
-    return {part: ask_all(treebank(sentences, rng)) for part, sentences in QUICK_SENTENCES.items()}
+    return {part: [Question.ask(make_sentence(rng)) for _ in range(n)] for part, n in QUICK_SENTENCES.items()}
 
 
 class Vocabulary(dict[str, int]):
@@ -257,7 +256,7 @@ def begin(arguments: Namespace) -> Work:
     if arguments.files:
         questions = {part: read(path, most.get(part)) for part, path in arguments.files.items()}
     else:
-        print("--quick reads no treebank: the sentences and trees are made up (examples/made_up_trees.py)")
+        print("--quick reads no treebank: the sentences and trees are made up")
         questions = made_up()
     vocabulary, words = Vocabulary(questions["train"]), QUICK_BATCH_WORDS if arguments.quick else BATCH_WORDS
     batches = {part: make_batches(mine, vocabulary, words) for part, mine in questions.items()}

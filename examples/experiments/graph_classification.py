@@ -39,7 +39,6 @@ from torch_geometric.datasets import TUDataset
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINEConv, GPSConv, TransformerConv
 from torch_geometric.transforms import AddRandomWalkPE
-from tqdm import tqdm
 
 import relgraph as rg
 from experiments import Experiment, Work
@@ -238,7 +237,7 @@ def train(
     loader = DataLoader(training, BATCH, shuffle=True, generator=torch.Generator().manual_seed(seed))
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=WEIGHT_DECAY)
     best, kept, found = 0, {}, -1.0
-    for epoch in tqdm(range(1, epochs + 1), desc=f"{name}, seed {seed}", disable=None, leave=False):
+    for epoch in range(1, epochs + 1):
         for batch in loader:
             loss = binary_cross_entropy_with_logits(model(batch), batch.y.float())
             optimizer.zero_grad()

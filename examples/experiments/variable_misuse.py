@@ -45,7 +45,6 @@ from great_data import PARTS, Batch, Record, batches, great_files, read_great, r
 from great_data import ROWS as WORDS
 from kept_results import SHORT_MODEL
 from torch import Tensor
-from tqdm import tqdm
 from variable_misuse import RELATIONS, WIDTH, Detective, loss_of
 
 import relgraph as rg
@@ -60,7 +59,6 @@ def read_parts(arguments: Namespace) -> dict[str, list[Record]]:
     """All questions, by part of the data; fewer of each for a quick run."""
     if arguments.source:
         files = arguments.source[:QUICK_FILES] if arguments.quick else arguments.source
-        files = tqdm(files, desc="reading", disable=None, leave=False)
         records = list(read_source(files, arguments.longest, random.Random(0)))
     else:
         records = list(read_great(great_files(arguments.data), arguments.longest))

@@ -11,14 +11,11 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from examples.translation import checkpoints, preparation, report, speed, sweep
 from examples.translation.corpus import decode_lines, read_lines, read_test
 from examples.translation.evaluation import evaluate
 from examples.translation.files import save_json, save_text
 from examples.translation.model import Translator
-from examples.translation.parallel import DATA, MODES
 from examples.translation.processes import find_device, processes
 from examples.translation.search import Search, translate
 from examples.translation.settings import POSITIONS, PRECISIONS, PRESETS, ModelSettings, TrainingSettings
@@ -76,16 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(train, ModelSettings)
     _add_settings(train, TrainingSettings)
     train.add_argument(
-        "--parallel",
-        choices=MODES,
-        default=DATA,
-        help="how the processes of torchrun share the work: by batches, with the whole model (data) or a part of every "
-        "parameter (shards), or by heads of the same batches (heads); all train the same model (default: data)",
-    )
-    train.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="torch.compile the model (default: on a GPU with --parallel data)",
+        help="torch.compile the model (default: on a GPU)",
     )
     _add_device(train)
     train.set_defaults(command=_train)
@@ -174,10 +164,8 @@ def _train(args: argparse.Namespace) -> int:
     model = ModelSettings(**{**PRESETS[args.preset], **_given(args, ModelSettings)})
     settings = TrainingSettings(**_given(args, TrainingSettings))
     with processes(args.device) as mine:
-        compiled = args.compile
-        if compiled is None:
-            compiled = mine.device.type == "cuda" and args.parallel == DATA
-        training = Training(args.data, args.run, model, settings, mine, parallel=args.parallel, compiled=compiled)
+        compiled = mine.device.type == "cuda" if args.compile is None else args.compile
+        training = Training(args.data, args.run, model, settings, mine, compiled=compiled)
         if mine.leads:
             _announce(args.run, training)
         finished = training.train()
@@ -229,8 +217,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     file, model, vocabulary, how = _load(args)
     folder, results = args.output or file.parent, {}
     for name, pairs in tests.items():
-        with tqdm(total=len(pairs), unit="line", desc=name, leave=False, disable=None) as bar:
-            results[name], found = evaluate(model, vocabulary, pairs, how, bar.update)
+        results[name], found = evaluate(model, vocabulary, pairs, how)
         row = results[name]
         print(
             f"{name}: perplexity {row['perplexity']:.2f}, BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}, length ratio "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor
 from examples.translation.batches import Pairs
 from examples.translation.corpus import Pair
 from examples.translation.model import Translator
-from examples.translation.parallel import Alone
 from examples.translation.search import Search, translate
 from examples.translation.vocabulary import Vocabulary
 
@@ -24,30 +23,24 @@ NO_LIMIT = sys.maxsize - 1  # translate adds 1 for the end
 
 
 @torch.no_grad()
-def negative_log_likelihood(trained: Alone, pairs: Pairs, parts: Iterable[Tensor]) -> tuple[float, int]:
+def negative_log_likelihood(model: Translator, pairs: Pairs, parts: Iterable[Tensor]) -> tuple[float, int]:
     """The sum over all target tokens including ends, and their number, with the model in evaluation mode.
 
     Args:
-        trained: the model, on its device and in the caller's precision; if several processes share it, each returns
-            its part of the sum.
+        model: on its device and in the caller's precision.
         pairs: pairs with their given translations.
         parts: the batches from ``pairs.batches``.
     """
-    device, total, tokens = trained.model.embedding.weight.device, 0.0, 0
-    with trained.work():
-        for index in parts:
-            batch = pairs.batch(index)
-            total += float(trained.sums(batch.to(device))[1])
-            tokens += batch.tokens
+    device, total, tokens = model.embedding.weight.device, 0.0, 0
+    for index in parts:
+        batch = pairs.batch(index).to(device)
+        total += float(model(batch.source, batch.given, batch.wanted)[1])
+        tokens += batch.tokens
     return total, tokens
 
 
 def evaluate(
-    model: Translator,
-    vocabulary: Vocabulary,
-    pairs: Sequence[Pair],
-    how: Search,
-    progress: Callable[[int], object] = lambda _: None,
+    model: Translator, vocabulary: Vocabulary, pairs: Sequence[Pair], how: Search
 ) -> tuple[dict[str, Any], list[str]]:
     """The measures of a test set, and the model's translations.
 
@@ -64,9 +57,9 @@ def evaluate(
     model.eval()
     encoded = Pairs.encode(pairs, vocabulary)
     _check_lengths(encoded, model.longest)
-    total, tokens = negative_log_likelihood(Alone(model), encoded, encoded.batches(BATCH_TOKENS, NO_LIMIT, None))
+    total, tokens = negative_log_likelihood(model, encoded, encoded.batches(BATCH_TOKENS, NO_LIMIT, None))
     sources = [source for source, _ in pairs]
-    found = translate(model, vocabulary, sources, how, longest=NO_LIMIT, progress=progress)
+    found = translate(model, vocabulary, sources, how, longest=NO_LIMIT)
     bleu, chrf, references = BLEU(), CHRF(), [[target for _, target in pairs]]
     measured = bleu.corpus_score(found, references)
     result = {

@@ -1,10 +1,13 @@
-"""The log of a training run: a line of values per measurement, in ``metrics.csv``."""
+"""The log of a training run: a line of values per measurement, in ``metrics.csv``; and its clock."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +53,25 @@ def _until(path: Path, step: int) -> str:
             rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS) and row[0].isdigit()]
         writer.writerows(row for row in rows if int(row[0]) <= step)
     return text.getvalue()
+
+
+class Meter:
+    """Counts target tokens, and the seconds of training without pauses."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._start = time.perf_counter()
+
+    def read(self) -> tuple[int, float]:
+        """Tokens and seconds since the last reading."""
+        now = time.perf_counter()
+        counted, seconds = self.tokens, now - self._start
+        self.tokens, self._start = 0, now
+        return counted, seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time of this block."""
+        begin = time.perf_counter()
+        yield
+        self._start += time.perf_counter() - begin

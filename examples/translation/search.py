@@ -217,7 +217,6 @@ def translate(
     *,
     batch_tokens: int = 4096,
     longest: int = 1000,
-    progress: Callable[[int], object] = lambda _: None,
 ) -> list[str]:
     """Translate each line; an empty line stays empty.
 
@@ -228,7 +227,6 @@ def translate(
         how: beam and lengths.
         batch_tokens: the most source tokens of a batch, padding included.
         longest: the most tokens per line; learned positions may allow fewer.
-        progress: called with the number of lines just finished.
 
     Raises:
         ValueError: a line is too long; the message gives its number, and nothing is translated.
@@ -240,7 +238,6 @@ def translate(
         if len(row) > longest:
             raise ValueError(f"line {number}: must have at most {longest} tokens, got {len(row)}")
     full = [index for index, row in enumerate(rows) if row]
-    progress(len(rows) - len(full))
     source = Pairs(Ragged.of([[*rows[index], END] for index in full]), Ragged.of([[START, END]] * len(full)))
     found: dict[int, Sequence[int]] = {}
     device, training = model.embedding.weight.device, model.training
@@ -249,7 +246,6 @@ def translate(
         for some in reversed(source.batches(batch_tokens, longest + 1, None)):
             hypotheses = search(model, source.source.padded(some).to(device), how)
             found |= {full[index]: hypothesis.ids for index, hypothesis in zip(some.tolist(), hypotheses, strict=True)}
-            progress(len(some))
     finally:
         model.train(training)
     return vocabulary.decode([found.get(index, ()) for index in range(len(rows))])

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from examples.translation.files import load_json, save_json
 from examples.translation.settings import TrainingSettings
 
@@ -116,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.runs}: {len(missing)} of {len(jobs)} runs are still to do, each in its own folder")
     one = partial(_one, data=args.data, tests=tests, options=args.options)
     with ThreadPoolExecutor(args.workers) as pool:
-        done = list(tqdm(pool.map(one, missing), total=len(missing), unit="run", leave=False, disable=None))
+        done = list(pool.map(one, missing))
     failed = [folder for (_, _, folder), succeeded in zip(missing, done, strict=True) if not succeeded]
     for folder in failed:
         print(f"failed: {folder}; see {folder}.txt", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import platform
@@ -15,18 +14,16 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
-from tqdm import tqdm
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import relgraph as rg
 from examples.translation import checkpoints
 from examples.translation.batches import Batch, Pairs
-from examples.translation.clocks import Meter, Remaining, spell
 from examples.translation.evaluation import negative_log_likelihood
 from examples.translation.files import remove_partial, save_json, save_tensors
-from examples.translation.log import Log
+from examples.translation.log import Log, Meter
 from examples.translation.model import Translator
-from examples.translation.parallel import DATA, share
 from examples.translation.processes import Processes
 from examples.translation.settings import ModelSettings, TrainingSettings
 from examples.translation.vocabulary import Vocabulary
@@ -48,8 +45,8 @@ class Training:
     """One training run from its start or its latest checkpoint to its last step.
 
     The same settings, data and number of processes give the same losses, with or without interruption: a checkpoint
-    includes the order, dropout and the sums of the log. A run may continue in another mode, or on another number of
-    processes if ``accumulate`` makes up for it. Losses then agree up to rounding, except with dropout, which draws
+    includes the order, dropout and the sums of the log. A run may continue on another number of processes if
+    ``accumulate`` makes up for it. Losses then agree up to rounding, except with dropout, which draws
     other masks.
 
     Args:
@@ -58,12 +55,11 @@ class Training:
         model: settings of the model.
         settings: settings of the training.
         processes: this process among those that train together.
-        parallel: how they share the work, one of ``parallel.MODES``.
         compiled: whether to compile the model.
 
     Raises:
-        ValueError: the run has other settings, too few pairs have at most ``longest`` tokens, learned positions are
-            fewer than that, or the processes cannot share the work in this mode.
+        ValueError: the run has other settings, too few pairs have at most ``longest`` tokens, or learned positions
+            are fewer than that.
     """
 
     def __init__(
@@ -74,10 +70,9 @@ class Training:
         settings: TrainingSettings,
         processes: Processes,
         *,
-        parallel: str = DATA,
         compiled: bool = False,
     ) -> None:
-        self.run, self.settings, self.processes, self.parallel = run, settings, processes, parallel
+        self.run, self.settings, self.processes = run, settings, processes
         self.vocabulary = Vocabulary.load(data / "vocabulary.json")
         self.pairs, self.valid = (Pairs.load(data / name, self.vocabulary) for name in ("train.pt", "valid.pt"))
         if not self.valid.batches(settings.batch_tokens, settings.longest, None):
@@ -89,16 +84,15 @@ class Training:
             raise ValueError(
                 f"max_len must be at least longest = {settings.longest} for learned positions, got {self.model.longest}"
             )
-        if compiled and parallel != DATA:
-            raise ValueError(f"compile must be off for parallel={parallel!r}: use --no-compile")
         if compiled:
             # each choice of implementation by size is a graph of its own; past the limit torch silently stops compiling
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
             self.model.compile(dynamic=True)
-        self._size = sum(parameter.numel() for parameter in self.model.parameters())
-        self.trained = share(self.model, parallel, processes)
-        groups = self.trained.parameter_groups()
-        self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self.wrapped: nn.Module = self.model
+        if processes.world > 1:
+            ids = [processes.device.index] if processes.device.type == "cuda" else None
+            self.wrapped = DistributedDataParallel(self.model, device_ids=ids)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
         # loss, negative log-likelihood and target tokens since the last line of the log
         self.window = torch.zeros(3, dtype=torch.float64, device=processes.device)
         self.seconds = 0.0
@@ -110,33 +104,26 @@ class Training:
     def train(self, *, quiet: bool = False) -> bool:
         """Train to the last step; return False after Ctrl-C or SIGTERM, with a checkpoint saved.
 
-        Progress is a bar on a terminal; elsewhere it is a printed line every ``log_every`` steps.
-
         Args:
-            quiet: show no progress.
+            quiet: print no line every ``log_every`` steps.
         """
         leads, settings, position = self.processes.leads, self.settings, self.position
         with (
-            _alone_in(self.run) if leads else nullcontext(),
             closing(Log(self.run, position.step)) if leads else nullcontext() as log,
-            _bar(settings.steps, position.step, shown=leads and not quiet) as bar,
             _asked_to_stop(leads) as asked,
         ):
             if leads:
                 remove_partial(self.run)
                 if position.step < settings.steps:
                     save_json(self.run / "config.json", self.describe())
-            remaining = Remaining(settings.steps, position.step)
             meter = Meter()
             while position.step < settings.steps:
                 tokens, stop = self.update(bool(asked))
                 meter.tokens += tokens
-                bar.update()
                 if position.step % settings.log_every == 0:
-                    line = self._log_loss(log, bar, meter)
-                    if leads and not quiet and bar.disable:
-                        left = spell(remaining.seconds(position.step))
-                        print(f"step {position.step:,} of {settings.steps:,}: {line}, {left} left", flush=True)
+                    line = self._log_loss(log, meter)
+                    if leads and not quiet:
+                        print(f"step {position.step:,} of {settings.steps:,}: {line}", flush=True)
                 last = position.step == settings.steps
                 with meter.paused():
                     if last or position.step % settings.validate_every == 0:
@@ -157,13 +144,12 @@ class Training:
             "model": asdict(self.model.settings),
             "training": asdict(self.settings),
             "processes": self.processes.world,
-            "parallel": self.parallel,
             "device": self.processes.device.type,
             "threads": torch.get_num_threads(),
             "vocabulary": len(self.vocabulary),
             "pairs": len(self.pairs),
             "too_long": self.too_long,
-            "parameters": self._size,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "versions": {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__},
         }
 
@@ -181,42 +167,38 @@ class Training:
     def validate(self) -> float:
         """The negative log-likelihood per target token of the validation set."""
         parts = self.valid.batches(self.settings.batch_tokens, self.settings.longest, None)
-        own = self._own(parts)
         self.model.eval()
         with self._precision():
-            total, tokens = negative_log_likelihood(self.trained, self.valid, own)
-            if self.trained.in_step and len(own) < -(-len(parts) // self.processes.world):
-                # run one extra batch that does not count: the others wait for this process's part of the parameters
-                negative_log_likelihood(self.trained, self.valid, parts[:1])
+            found = negative_log_likelihood(self.model, self.valid, self._own(parts))
         self.model.train()
-        total, tokens = self.processes.sum(total, tokens / self.trained.copies)
-        return total / round(tokens)
+        total, tokens = self.processes.sum(*found)
+        return total / tokens
 
     def update(self, stop: bool = False) -> tuple[int, bool]:
         """Make one update; return its target tokens, and whether any process wants to stop."""
         batches = self._next_batches()
-        own_tokens = sum(batch.tokens for batch in batches) / self.trained.copies
-        tokens, stops = self.processes.sum(own_tokens, float(stop))
-        tokens = round(tokens)
+        tokens, stops = map(round, self.processes.sum(sum(batch.tokens for batch in batches), float(stop)))
         self.position.step += 1
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.position.step)
         self.model.train()
         for number, batch in enumerate(batches, 1):
-            with self.trained.work(last=number == len(batches)):
+            waits = self.processes.world > 1 and number < len(batches)  # gradients are sent with the last batch
+            with self.wrapped.no_sync() if waits else nullcontext():  # type: ignore[operator]
                 self._backward(batch, self.processes.world / tokens)
         if self.settings.clip > 0:
-            self.trained.clip(self.settings.clip)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return tokens, stops > 0
 
     def _backward(self, batch: Batch, share: float) -> None:
+        batch = batch.to(self.processes.device)
         with self._precision():
-            loss, nll = self.trained.sums(batch.to(self.processes.device), self.settings.smoothing)
+            loss, nll = self.wrapped(batch.source, batch.given, batch.wanted, self.settings.smoothing)
         (loss * share).backward()
         self.window[:2] += torch.stack([loss.detach(), nll]).double()
-        self.window[2] += batch.tokens / self.trained.copies
+        self.window[2] += batch.tokens
 
     def _precision(self) -> torch.autocast:
         device, wanted = self.processes.device.type, self.settings.precision
@@ -237,8 +219,8 @@ class Training:
         return [self.pairs.batch(index) for index in self._own(group)]
 
     def _own(self, parts: list[Tensor]) -> list[Tensor]:
-        """This process's batches: its share, or all of them."""
-        return parts if self.trained.copies > 1 else parts[self.processes.rank :: self.processes.world]
+        """This process's batches."""
+        return parts[self.processes.rank :: self.processes.world]
 
     def _groups_of(self, epoch: int) -> list[list[Tensor]]:
         """The batches of an epoch, grouped by update; an incomplete last group is left out."""
@@ -255,7 +237,7 @@ class Training:
         self.window.zero_()
         return loss / max(tokens, 1), nll / max(tokens, 1)
 
-    def _log_loss(self, log: Log | None, bar: Any, meter: Meter) -> str:
+    def _log_loss(self, log: Log | None, meter: Meter) -> str:
         """Log the loss since the last line; return the line as readable text.
 
         Raises:
@@ -271,7 +253,6 @@ class Training:
                 step=step, split="train", loss=loss, nll=nll, learning_rate=rate, tokens_per_second=speed,
                 seconds=self.seconds,
             )  # fmt: skip
-            bar.set_postfix(loss=f"{loss:.3f}", tokens_per_second=f"{speed:,.0f}")
         return f"loss {loss:.3f}, learning rate {rate:.3g}, {speed:,.0f} tokens/s"
 
     def _save(self, log: Log | None, keep: bool) -> None:
@@ -280,11 +261,12 @@ class Training:
         own = self.processes.gather({"random": _random_state(self.processes.device), "window": self.window.cpu()})
         if log is not None:
             log.sync()
-        state, step = checkpoints.whole_state(self.trained, self.optimizer), self.position.step
-        notes = {
+        step = self.position.step
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "position": asdict(self.position),
             "own": own,
-            "parallel": self.parallel,
             "seconds": self.seconds,
             "settings": self._fixed(),
         }
@@ -292,7 +274,7 @@ class Training:
             if keep:
                 path = checkpoints.model_path(self.run, step)
                 checkpoints.save_model(path, state["model"], self.model.settings, self.vocabulary, [step])
-            save_tensors(self.run / checkpoints.STATE, {**state, **notes})
+            save_tensors(self.run / checkpoints.STATE, state)
             for path in checkpoints.saved_models(self.run)[: -self.settings.keep]:
                 path.unlink()
 
@@ -317,11 +299,12 @@ class Training:
             if before.get(name) != value:
                 hint = " (processes times accumulate)" if name == "batches_per_update" else ""
                 raise ValueError(f"{self.run} was started with {name}={before.get(name)!r}, got {value!r}{hint}")
-        checkpoints.load_state(saved, self.trained, self.optimizer)
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
         self.position = Position(**saved["position"])
         self.seconds = saved["seconds"]
         own, processes = saved["own"], self.processes
-        if (len(own), saved["parallel"]) == (processes.world, self.parallel):
+        if len(own) == processes.world:
             _set_random_state(own[processes.rank]["random"], processes.device)
         else:
             self._seed()
@@ -329,32 +312,8 @@ class Training:
             self.window = torch.stack([each["window"] for each in own]).sum(0).to(processes.device)
 
     def _seed(self) -> None:
-        """Seed dropout: all processes with the same batches draw the same masks."""
-        number = self.processes.rank if self.trained.copies == 1 else 0
-        torch.manual_seed(self.settings.seed * 1000 + number + 1 + self.position.step * 1_000_003)
-
-
-def _bar(steps: int, done: int, *, shown: bool) -> Any:
-    """A progress bar, only on a terminal."""
-    return tqdm(
-        total=steps, initial=done, unit="step", leave=False, dynamic_ncols=True, disable=None if shown else True
-    )
-
-
-@contextmanager
-def _alone_in(run: Path) -> Iterator[None]:
-    """Lock a run's folder for this process; the lock ends with the process, however that ends.
-
-    Raises:
-        ValueError: another process trains in this folder.
-    """
-    run.mkdir(parents=True, exist_ok=True)
-    with (run / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{run} must not be in use by another training") from None
-        yield
+        """Seed dropout, which draws other masks on each process."""
+        torch.manual_seed(self.settings.seed * 1000 + self.processes.rank + 1 + self.position.step * 1_000_003)
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
+import relgraph as rg
 from docs.benchmarks import launches
 from relgraph.impl import budget
+from relgraph.labels import memory
+from tests.stubs import Stub, labels_of, stubbed
 
 FORWARD, BACKWARD = 220, 350
 """The most launches for b4 h8 n2048, with key and value tables."""
@@ -45,19 +46,30 @@ def test_what_the_host_waits_for(wait):
 @pytest.mark.parametrize("name", launches.SEQUENCES)
 def test_sequences_keep_the_bounds(name, monkeypatch):
     """An eighth of the length of b4 h8 n2048 with a 64th of the budget gives the same number of blocks."""
-    case, _ = launches._sequences(name, "chunked", 4, 256)
     monkeypatch.setattr(budget, "CPU_BYTES", budget.DEVICE_BYTES // 64)
-    forward, backward = launches.counted(case)
+    forward, backward = launches.counted(launches.SEQUENCES[name](256), "chunked", 4, 256)
     assert forward.launches <= FORWARD
     assert backward.launches <= BACKWARD
     assert forward.waits == backward.waits <= (8 if name == "edges over a default" else 0)
 
 
-def test_the_command(capsys):
-    assert launches.main(["--quick", "--only", "packed blocks"]) == 0
-    table = capsys.readouterr().out
-    assert table.count("packed blocks") == 2
-    assert launches.main(["--quick", "--only", "packed blocks", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["labels"] for row in rows] == ["packed blocks"] * 2
-    assert budget.CPU_BYTES == 0
+@pytest.mark.parametrize(
+    ("kind", "most"), [("by distance", (8, 16)), ("written out", (12, 22)), ("edges only", (8, 16))]
+)
+def test_few_operators_surround_the_kernels_of_triton(kind, most, monkeypatch):
+    pytest.importorskip("relgraph.impl.triton.attention_kernels", reason="triton is not installed")
+    monkeypatch.setattr(memory, "_get_current_dispatch_mode", lambda: None)
+    labels = labels_of(32)[kind]
+    q, k, v = (torch.randn(1, 2, 32, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    tables = [torch.randn(17, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
+    with stubbed():
+        for _ in range(2):  # the first call with these labels makes their tile maps
+            before = Stub.launches
+            with launches.counting() as forward:
+                output = rg.relation_attention(q, k, v, labels, *tables, impl="triton")
+            between = Stub.launches
+            with launches.counting() as backward:
+                torch.autograd.grad(output, [q, k, v, *tables], torch.ones_like(output))
+        assert (between - before, Stub.launches - between) == (1, 2 if kind == "edges only" else 3)
+    assert (forward.counts().launches, backward.counts().launches) <= most
+    assert backward.counts().launches <= most[1]

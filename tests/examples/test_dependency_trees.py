@@ -11,9 +11,6 @@ pytest.importorskip("conllu")
 import dependency_trees as page
 from experiments import dependency_trees as example
 from experiments.dependency_trees import ROWS, Batch, ask_all
-from made_up_trees import AUXILIARIES, ENDINGS, treebank
-
-from relgraph.interop import conllu
 
 TEXT = """\
 # text = Dogs don't really ever bark, they sleep.
@@ -88,40 +85,6 @@ def test_guesses_follow_the_counts_of_training(questions):
     assert example.guess(training, questions, example.GUESSES["nothing"]) == pytest.approx(1 / 3)  # always VB
     assert example.guess(training, questions, relation) == pytest.approx(2 / 3)  # VB at a root, VBD at parataxis
     assert example.guess(training[:3], questions, relation) == pytest.approx(1 / 3)  # parataxis is new
-
-
-@pytest.fixture(scope="module")
-def made_up():
-    return conllu.parse(treebank(300, random.Random(0)))
-
-
-def form_by_tree(sentence, verb):
-    """The form that the verb's dependents and head require."""
-    heads = sentence.graph.parents().tolist()
-    mine = {sentence.relations[n]: n for n, head in enumerate(heads) if head == verb}
-    adverbs = [sentence.words[n] for n, head in enumerate(heads) if head == verb and sentence.upos[n] == "ADV"]
-    if "aux" in mine:
-        lemma = sentence.lemmas[mine["aux"]]
-        return next(form for form, (name, *_) in AUXILIARIES.items() if name == lemma)
-    if "yesterday" in adverbs:
-        return "VBD"
-    subject = mine["nsubj"] if sentence.words[mine["nsubj"]] != "that" else heads[verb]
-    return "VBP" if sentence.words[subject].endswith("s") else "VBZ"
-
-
-def test_made_up_forms_follow_from_the_tree_and_not_from_what_is_near(made_up):
-    seen, own = set(), []
-    for sentence in made_up:
-        heads = sentence.graph.parents().tolist()
-        for verb in (n for n, upos in enumerate(sentence.upos) if upos == "VERB"):
-            form = form_by_tree(sentence, verb)
-            assert sentence.xpos[verb] == form
-            assert sentence.words[verb] == sentence.lemmas[verb] + ENDINGS[form]
-            seen.add(form)
-            near = [n for n in range(verb) if sentence.upos[n] in ("AUX", "NOUN")]
-            own += [heads[near[-1]] == verb] if near else []
-    assert seen == ENDINGS.keys()
-    assert 0.3 < sum(own) / len(own) < 0.8  # the nearest auxiliary or noun often belongs to another verb
 
 
 def test_auxiliaries_settle_the_forms_of_the_page():

@@ -65,7 +65,7 @@ def tables(folder):
     return rel_f1.read_tables(folder / "rel-f1")
 
 
-@pytest.mark.parametrize("year", [1999, 2000, 2004, 2010])
+@pytest.mark.parametrize("year", [1999, 2004, 2010])
 def test_rows_after_the_freeze_change_nothing(tables, year):
     freeze = new_year(year)
     cut = {name: frame[frame.date <= freeze] if "date" in frame else frame for name, frame in tables.items()}
@@ -135,7 +135,7 @@ def test_only_the_row_with_labels_sees_them(tables):
         assert torch.equal(model(batch), model(other)) == (row != rel_f1.OURS)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["dnf", "position"])
 def test_the_command_runs_and_continues(folder, tmp_path, capsys, task):
     threads = torch.get_num_threads()
     command = ["rel_f1", "--quick", "--steps", "3", "--task", task, "--data", str(folder), "--out", str(tmp_path)]

@@ -13,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
-from docs.benchmarks.host import Stub, labels_of, stubbed
 from relgraph.call import Call, Tables
 from relgraph.impl import op
 from relgraph.impl.triton import attend, edges, limits, selfcheck
@@ -23,6 +22,7 @@ from relgraph.plan import LabelPlan, decode, encode, lower, memo_of
 from relgraph.plan.memory import _by_ints
 from tests.budget import twins
 from tests.cases import KINDS, answer, make, moved
+from tests.stubs import Stub, labels_of, stubbed
 
 launch = pytest.importorskip("relgraph.impl.triton.launch", reason="triton is not installed")
 TileMap = pytest.importorskip("relgraph.impl.triton.tile_map", reason="triton is not installed").TileMap

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("sacrebleu")
-pytest.importorskip("tqdm")
 
 from examples.translation import cli, corpus
 from examples.translation.batches import Pairs, Ragged

@@ -13,7 +13,7 @@ pytest.importorskip("sacrebleu")
 
 import sacrebleu
 
-from examples.translation import evaluation, parallel
+from examples.translation import evaluation
 from examples.translation.batches import Pairs
 from examples.translation.model import Translator
 from examples.translation.search import Hypothesis, Search, search, search_memory, translate
@@ -187,9 +187,7 @@ def test_likelihood_is_that_of_one_sentence_after_another(translator, vocabulary
     tokens = sum(len(target) + 1 for _, target in rows)
     pairs = Pairs.encode(PAIRS, vocabulary)
     for batch_tokens in (1, 10_000):
-        found = evaluation.negative_log_likelihood(
-            parallel.Alone(translator), pairs, pairs.batches(batch_tokens, 1000, None)
-        )
+        found = evaluation.negative_log_likelihood(translator, pairs, pairs.batches(batch_tokens, 1000, None))
         assert found == (pytest.approx(expected, rel=1e-6), tokens)
     result, _ = evaluation.evaluate(translator, vocabulary, PAIRS, QUICK)
     assert (result["sentences"], result["tokens"]) == (4, tokens)

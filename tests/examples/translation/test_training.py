@@ -30,7 +30,7 @@ class TestUpdates:
         assert some.model.training
         singly = some.valid.batches(1, 1000, None)
         some.model.eval()
-        total, tokens = evaluation.negative_log_likelihood(some.trained, some.valid, singly)
+        total, tokens = evaluation.negative_log_likelihood(some.model, some.valid, singly)
         assert found == pytest.approx(total / tokens, rel=1e-5)
 
     @pytest.mark.parametrize("clip", [0.0, 0.05])
