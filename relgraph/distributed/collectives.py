@@ -26,7 +26,7 @@ class _Gather(torch.autograd.Function):
         own = x.movedim(dim, 0).contiguous()  # [n, ...]
         whole = own.new_empty(layout.length, *own.shape[1:])
         all_gather(whole, own, group)
-        return _in_order(layout, whole).movedim(0, dim)
+        return _in_order(layout, whole).movedim(0, dim)  # [..., N, ...]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -50,7 +50,6 @@ class HeadParallel(ParallelStyle):
         use_local_output: whether the output is a plain tensor, the part of this process, instead of a DTensor.
 
     Raises:
-        TypeError: layouts that are not placements, or in ``parallelize_module`` a module other than RelationAttention.
         ValueError: in ``parallelize_module``, on every process: a mesh that does not divide the heads of queries and
             keys or has several axes, an ``out_proj`` other than a Linear, or a layer that is split already.
 

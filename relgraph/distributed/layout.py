@@ -100,9 +100,6 @@ class Layout:
         Returns:
             Its rows, a copy, such as ``[B, n, E]``.
 
-        Raises:
-            ValueError: a length other than N.
-
         Example:
             >>> rg.distributed.Layout(4, 2).shard(torch.arange(4)[None], rank=1)
             tensor([[2, 3]])

@@ -175,8 +175,8 @@ class _Split:
         placements = [Replicate() if role is None else places[role] for role in self.roles]
         if self.batch % self._count(_BATCH) == 0:
             return DTensor.from_local(x, self.mesh, placements, run_check=False)
-        x, shape = x.contiguous(), list(x.shape)  # for batch rows that do not divide into equal parts
-        shape[0], shape[heads] = self.batch, shape[heads] * self._count(_HEADS)
+        x, shape = x.contiguous(), list(x.shape)  # [b, h, ...], for batch rows that do not divide into equal parts
+        shape[0], shape[heads] = self.batch, shape[heads] * self._count(_HEADS)  # [B, H, ...]
         form = {"shape": torch.Size(shape), "stride": torch.empty(shape, device="meta").stride()}
         return DTensor.from_local(x, self.mesh, placements, run_check=False, **form)
 

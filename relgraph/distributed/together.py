@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed.device_mesh import DeviceMesh
 
 from relgraph.distributed.collectives import all_gather
 
@@ -18,15 +17,6 @@ KINDS = (ValueError, TypeError, NotImplementedError)
 
 _SHOWN = 120
 """How many characters of a description an error shows."""
-
-
-def check_mesh(mesh: Any) -> Any:
-    """The group of a mesh of one axis."""
-    if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"mesh must be a DeviceMesh, got {type(mesh).__name__}")
-    if mesh.ndim != 1:
-        raise ValueError(f"mesh must have one axis, such as mesh['cp'], got {mesh.ndim}")
-    return mesh.get_group()
 
 
 def raise_together(error: Exception | None, described: Mapping[str, str], device: torch.device, group: Any) -> None:

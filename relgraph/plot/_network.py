@@ -71,7 +71,7 @@ def graph_layout(graph: Graph) -> np.ndarray:
     circle, spectral = nx.circular_layout(undirected), nx.spectral_layout(undirected)
     start = {node: spectral[node] + 0.1 * circle[node] for node in undirected}
     place = nx.kamada_kawai_layout(undirected, dist=wanted, pos=start)
-    places = torch.from_numpy(np.stack([place[node] for node in undirected]))
+    places = torch.from_numpy(np.stack([place[node] for node in undirected]))  # [N, 2]
     places = places - places.mean(0)
     return (places @ torch.linalg.eigh(places.T @ places)[1].flip(1)).numpy()  # the longer side is horizontal
 

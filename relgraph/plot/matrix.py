@@ -101,7 +101,7 @@ def codes_of(labels: Labels, batch: int) -> np.ndarray:
     if labels.q_ptr is not None and labels.k_ptr is not None:
         within = graph_of(labels.q_ptr, labels.q_len)[:, None] == graph_of(labels.k_ptr, labels.k_len)
     query, key = within.nonzero().unbind(1)
-    codes[query, key] = labels._codes_at(Pairs(torch.full_like(query, batch), query, key))
+    codes[query, key] = labels._codes_at(Pairs(torch.full_like(query, batch), query, key))  # [pairs]
     return codes.numpy()
 
 

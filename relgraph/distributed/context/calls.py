@@ -84,7 +84,7 @@ class Calls(Region):
             given = {**given, "drawn": drawn._replace(seed=None)}
         answer = with_sink(gathered.answer(given, whole), sink)  # once: each part would count it again
         output = answer.output.to(given["query"].dtype)
-        output = output.squeeze(0).transpose(0, 1) if whole.packed else output
+        output = output.squeeze(0).transpose(0, 1) if whole.packed else output  # [n_q, H, D_v] or [B, H, n_q, D_v]
         return output, aux_of(answer, whole.packed, need_lse=True)
 
     def _opened(self, given: Given, need_lse: bool) -> tuple[Given, Whole]:

@@ -33,13 +33,14 @@ def answer(given: Given, whole: Whole) -> Answer:
     """The answer for the rows of this process."""
     by_heads = []
     for first, part in _groups(given, packed=whole.packed):
+        # of this process [B, h, n_k, D], of all [B, h, N_k, D]; packed [n_k, h, D] and [N_k, h, D]
         key, value = (gather(x, whole.keys, whole.axis, whole.group) for x in (part["key"], part["value"]))
         by_rows, at = [], 0
         for rows in whole.queries.runs(whole.rank):
             own = at, at + rows[1] - rows[0]  # where the shard has these rows
             by_rows.append(_of_run({**part, "key": key, "value": value}, whole, own, rows, first))
             at = own[1]
-        by_heads.append(_tied(_joined(by_rows, 2), key, value))
+        by_heads.append(_tied(_joined(by_rows, 2), key, value))  # [B, h, n_q, D_v], packed or not
     return _joined(by_heads, 1)
 
 

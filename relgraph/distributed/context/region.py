@@ -15,7 +15,7 @@ from relgraph.distributed.collectives import gather
 from relgraph.distributed.context.calls import Calls
 from relgraph.distributed.context.recompute import bind_checkpoints
 from relgraph.distributed.layout import LAYOUTS, Layout, check_axis
-from relgraph.distributed.together import check_mesh, raise_together
+from relgraph.distributed.together import raise_together
 from relgraph.functional.region import entered
 
 bind_checkpoints()
@@ -64,8 +64,8 @@ def context_parallel(
         The region, whose ``layout_of`` and ``gather`` help with losses over the whole sequence.
 
     Raises:
-        ValueError: a mesh of several axes or an unknown layout. All processes raise together: layouts that differ;
-            within the block, arguments that differ, and whatever else a call raises.
+        ValueError: all processes raise together: layouts that differ; within the block, arguments that differ, and
+            whatever else a call raises.
         NotImplementedError: within the block: weights (``need_weights``), caches, ``edge_attr`` and
             :func:`~relgraph.edge_attention`.
 
@@ -113,7 +113,11 @@ class ContextParallel:
     """
 
     def __init__(self, mesh: DeviceMesh, layout: Literal["even", "head-tail"] = "even") -> None:
-        self.group = check_mesh(mesh)
+        if not isinstance(mesh, DeviceMesh):
+            raise TypeError(f"mesh must be a DeviceMesh, got {type(mesh).__name__}")
+        if mesh.ndim != 1:
+            raise ValueError(f"mesh must have one axis, such as mesh['cp'], got {mesh.ndim}")
+        self.group = mesh.get_group()
         self.size, self.rank = mesh.size(), mesh.get_local_rank()
         check.choice("layout", layout, LAYOUTS)
         self.layout: Literal["even", "head-tail"] = layout
