@@ -1,6 +1,6 @@
 """Compare Hugging Face models before and after patching: time forward and backward, and peak memory.
 
-    python -m docs.benchmarks.patched                        # all models; --json FILE keeps the figures
+    python -m docs.benchmarks.patched                        # every family; --json FILE keeps the figures
     python -m docs.benchmarks.patched --only 'T5|VITS'       # some models
     python -m docs.benchmarks.patched --quick                # a smoke run: its figures mean nothing
     python -m docs.benchmarks.patched --whole --no-peaks     # whole models of base size at usual lengths
@@ -20,6 +20,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -89,10 +90,121 @@ def cases(quick: bool) -> list[Case]:
         "hidden_states": _states(n, 1024), "attention_mask": _near(n, window)})
         for name, kind, window in (("Inkling sliding attention", "hybrid_sliding", 512),
                                    ("Inkling full attention", "hybrid", n))]  # fmt: skip
-    made += [Case(name, str(n), partial(_gemma, number), partial(_gemma_inputs, number, n), ("eager",), rounds=5)
-             for name, number in (("Gemma 3n audio attention", "3n"), ("Gemma 4 audio attention", "4"))
-             for n in ([1000, 3000] if not quick else [40])]  # fmt: skip
+    return made + other_families(quick)
+
+
+def other_families(quick: bool) -> list[Case]:
+    """One or two layers of each other family, with its published widths, at a length that its users run."""
+    few = {"vocab_size": 100, "num_hidden_layers": 1 if quick else 2}
+    t5 = {"vocab_size": 100, "num_layers": few["num_hidden_layers"], "dropout_rate": 0.0}
+    long = t5 | {"d_model": 768, "d_ff": 2048, "num_heads": 12, "encoder_attention_type": "local"}
+    xlnet = {"vocab_size": 100, "d_model": 768, "n_head": 12, "d_inner": 3072, "n_layer": few["num_hidden_layers"]}
+    both, eager, n = ("eager", "sdpa"), ("eager",), 40 if quick else 500
+    made = [
+        Case("MPNet-base, two layers", "384", partial(_model, "MPNetModel", "MPNetConfig", few),
+             lambda: _tokens(384), eager),
+        Case("LayoutLMv3-base, two layers", "512 + 197",
+             partial(_model, "LayoutLMv3Model", "LayoutLMv3Config", few | {"max_position_embeddings": 514}),
+             lambda: _tokens(512) | {"bbox": _boxes(512), "pixel_values": _image(224)}, both),
+        Case("UDOP-large encoder, two layers", "512 + 196", partial(_model, "UdopEncoderModel", "UdopConfig", t5),
+             lambda: _tokens(512) | {"bbox": _boxes(512) / 1000, "pixel_values": _image(224)}, both, rounds=5),
+        Case("LongT5-base encoder, two layers", "2048", partial(_model, "LongT5EncoderModel", "LongT5Config", long),
+             lambda: _tokens(40 if quick else 2048), eager),
+        Case("XLNet-base, two layers", "512", partial(_model, "XLNetModel", "XLNetConfig", xlnet),
+             lambda: _tokens(512), eager),
+    ]  # fmt: skip
+    for size in (96,) if quick else (384, 640):
+        options = {"image_size": size, "num_hidden_layers": 2, "use_relative_position_bias": True}
+        made.append(Case("BEiT-base, two layers", str(size), partial(_model, "BeitModel", "BeitConfig", options),
+                         lambda size=size: {"pixel_values": _image(size)}, both, rounds=5))  # fmt: skip
+    for name, encoder, config, width, length, options in (
+        (
+            "SpeechT5, two layers",
+            "speecht5.SpeechT5Encoder",
+            "SpeechT5Config",
+            768,
+            n,
+            {"encoder_layers": 2, "encoder_layerdrop": 0.0},
+        ),
+        (
+            "WavLM-base, two layers",
+            "wavlm.WavLMEncoder",
+            "WavLMConfig",
+            768,
+            n,
+            {"num_hidden_layers": 2, "layerdrop": 0.0},
+        ),
+        (
+            "WavLM-base, two layers",
+            "wavlm.WavLMEncoder",
+            "WavLMConfig",
+            768,
+            3 * n,
+            {"num_hidden_layers": 2, "layerdrop": 0.0},
+        ),
+        (
+            "Granite Speech layer",
+            "granite_speech.GraniteSpeechCTCEncoder",
+            "GraniteSpeechEncoderConfig",
+            160,
+            3 * n,
+            {"num_layers": 1},
+        ),
+        (
+            "Wav2Vec2-Conformer-large layer",
+            "wav2vec2_conformer.Wav2Vec2ConformerEncoder",
+            "Wav2Vec2ConformerConfig",
+            1024,
+            3 * n,
+            {
+                "hidden_size": 1024,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 16,
+                "intermediate_size": 4096,
+                "position_embeddings_type": "relative",
+                "layerdrop": 0.0,
+            },
+        ),
+    ):
+        inputs = partial(_states_of, length, width)
+        made.append(Case(name, str(length), partial(_part, encoder, config, options), inputs, eager, rounds=5))
     return made
+
+
+def _model(kind: str, config: str, options: dict[str, Any], way: str) -> nn.Module:
+    """A model that transformers exports."""
+    import transformers
+
+    made = getattr(transformers, config)(**options)
+    made._attn_implementation = way
+    return getattr(transformers, kind)(made)
+
+
+def _part(kind: str, config: str, options: dict[str, Any], way: str) -> nn.Module:
+    """A part of a model, ``"file.Class"``, which is called with states."""
+    file, name = kind.split(".")
+    found = import_module(f"transformers.models.{file}.modeling_{file}")
+    made = getattr(import_module("transformers"), config)(**options)
+    made._attn_implementation = way
+    return getattr(found, name)(made)
+
+
+def _states_of(length: int, width: int) -> dict[str, Tensor]:
+    return {"hidden_states": _states(length, width)}
+
+
+def _tokens(length: int) -> dict[str, Tensor]:
+    return {"input_ids": torch.full((1, length), 5)}
+
+
+def _boxes(length: int) -> Tensor:
+    """Left, upper, right and lower edge, below 1,000."""
+    corners, sizes = torch.randint(1, 400, (2, 1, length, 2), generator=torch.Generator().manual_seed(0))
+    return torch.cat([corners, corners + sizes], -1)
+
+
+def _image(size: int) -> Tensor:
+    return _states(size, size, 3)[None]
 
 
 def whole_cases(quick: bool) -> list[Case]:
@@ -104,10 +216,6 @@ def whole_cases(quick: bool) -> list[Case]:
     made += [Case("T5-base", f"{n} → {n // 4}", partial(_t5_base, layers), lambda n=n: {
         "input_ids": torch.full((1, n), 5), "decoder_input_ids": torch.full((1, n // 4), 6)}, rounds=5)
         for n in lengths[::3]]  # fmt: skip
-    made.append(Case("Swin-T", "56" if quick else "224", lambda way: _swin(way, quick), lambda: {
-        "pixel_values": _states(56 if quick else 224, 56 if quick else 224, 3)[None]}, rounds=5))  # fmt: skip
-    made.append(Case("CLAP audio", "1", lambda way: _clap(way, quick), lambda: {
-        "input_features": _states(1001, 64)[:, None]}, ("eager",), rounds=5))  # fmt: skip
     if find_spec("gliner"):
         make = partial(_gliner, layers)
         made += [Case("GLiNER base", str(n), make, partial(_with_entities, n), ("eager",), rounds=5) for n in lengths]
@@ -135,32 +243,6 @@ def _inkling(kind: str, way: str) -> nn.Module:
     return attention
 
 
-def _gemma(number: str, way: str) -> nn.Module:
-    from transformers.models.gemma3n import modeling_gemma3n as three
-    from transformers.models.gemma4 import modeling_gemma4 as four
-
-    if number == "3n":
-        return three.Gemma3nAudioAttention(three.Gemma3nAudioConfig())
-    return four.Gemma4AudioAttention(four.Gemma4AudioConfig(), 0)
-
-
-def _gemma_inputs(number: str, length: int) -> dict[str, Tensor]:
-    """Frames without padding; Gemma 4 makes its mask and its sines once for all layers."""
-    from types import SimpleNamespace
-
-    from transformers.models.gemma4 import modeling_gemma4 as four
-
-    if number == "3n":
-        return {"hidden_states": _states(length, 1536), "mask": torch.zeros(1, length, dtype=torch.bool)}
-    config, states = four.Gemma4AudioConfig(), _states(length, 1024)
-    blocked: Any = four.Gemma4AudioModel._convert_4d_mask_to_blocked_5d
-    return {
-        "hidden_states": states,
-        "position_embeddings": four.Gemma4AudioRelPositionalEncoding(config)(states),
-        "attention_mask": blocked(SimpleNamespace(config=config), _near(length, config.attention_context_left - 1)),
-    }
-
-
 def _states(length: int, width: int, batch: int = 1) -> Tensor:
     return torch.randn(batch, length, width, generator=torch.Generator().manual_seed(0))
 
@@ -176,20 +258,6 @@ def _t5_base(layers: int, way: str) -> nn.Module:
 
     sizes = {"d_model": 768, "d_ff": 3072, "num_heads": 12, "num_layers": layers}
     return T5Model(T5Config(**sizes, vocab_size=100, dropout_rate=0.0, attn_implementation=way))
-
-
-def _swin(way: str, quick: bool) -> nn.Module:
-    from transformers import SwinConfig, SwinModel
-
-    small = {"image_size": 56, "depths": [1, 1], "num_heads": [3, 6]} if quick else {}
-    return SwinModel(SwinConfig(**small, drop_path_rate=0.0, attn_implementation=way))
-
-
-def _clap(way: str, quick: bool) -> nn.Module:
-    from transformers import ClapAudioConfig, ClapAudioModel
-
-    small = {"depths": [1, 1], "num_attention_heads": [4, 8]} if quick else {}
-    return ClapAudioModel(ClapAudioConfig(**small, drop_path_rate=0.0, attn_implementation=way))
 
 
 def _deberta(way: str, layers: int = 1) -> nn.Module:

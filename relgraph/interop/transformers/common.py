@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from relgraph.functional.attention import attend as attention
 from relgraph.functional.sink import share_of_keys
@@ -29,36 +28,16 @@ SINKS = "s_aux"
 
 @dataclass(frozen=True)
 class Biases:
-    """Labels of one or more kinds and a table ``[H, R]`` for each, which an encoder passes on for biases of all pairs.
-
-    Some models add their mask to it, by ``+``; a bool mask then adds 1 to a pair that is to be seen, as it does there.
-    """
+    """Labels of one or more kinds and a table ``[H, R]`` for each, in place of an encoder's biases of all pairs."""
 
     labels: tuple[Labels, ...]
     tables: tuple[Tensor, ...]
-    mask: Tensor | None = None
-
-    def __add__(self, mask: Tensor) -> Biases:
-        return replace(self, mask=mask.to(self.tables[0].dtype))
-
-    __radd__ = __add__
 
     def terms(self) -> dict[str, Any]:
         """The arguments of :func:`compute`."""
-        labels, tables = (
-            (self.labels[0], self.tables[0]) if len(self.labels) == 1 else (total(*self.labels), self.tables)
-        )
-        return {"labels": labels, "bias_table": tables} | ({} if self.mask is None else {"mask": self.mask})
-
-
-def from_encoder(module: Any, name: str, biases: Any) -> Biases:
-    """The biases, which must come from a patched encoder."""
-    if not isinstance(biases, Biases):
-        raise TypeError(
-            f"{name} must come from a patched encoder in a patched {type(module).__name__}, got "
-            f"{type(biases).__name__}: patch the whole model"
-        )
-    return biases
+        if len(self.labels) == 1:
+            return {"labels": self.labels[0], "bias_table": self.tables[0]}
+        return {"labels": total(*self.labels), "bias_table": self.tables}
 
 
 @functools.cache
@@ -96,15 +75,13 @@ def compute(
     scale: float | None,
     need_weights: bool = False,
     row_sinks: Tensor | None = None,
-    sink_values: Tensor | None = None,
     **terms: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The output ``[B, N_q, H · D_v]`` of a module's attention, and on request the weights, which takes ``"dense"``.
 
     ``mask`` is that of transformers: None (then causal if the module is), or ``[B, 1 or H, 1 or N_q, at least N_k]``,
     bool or added to scores. ``row_sinks``, ``[B, H, N_q]``, are scores that join the softmax of each query and carry no
-    value, or ``sink_values``, ``[B, H, N_q or 1, D_v]``: that of one more key. The weights leave it out. ``terms`` are
-    other arguments of :func:`~relgraph.relation_attention`.
+    value; the weights leave them out. ``terms`` are other arguments of :func:`~relgraph.relation_attention`.
     """
     # a causal model passes no mask if a fused implementation needs none: see sdpa_mask in transformers
     causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
@@ -123,16 +100,7 @@ def compute(
     share = share_of_keys(aux.lse, row_sinks)[..., None]
     weights = None if aux.weights is None else aux.weights * share
     output = output * share.to(output.dtype)
-    if sink_values is not None:
-        kept = functional.dropout(1 - share, dropout, module.training)
-        output = output + kept.to(output.dtype) * sink_values
     return output.transpose(1, 2).flatten(2), weights
-
-
-def score_of_row(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """The score ``[B, H, N_q]`` of each query with one key, ``[B, H, N_q or 1, D]``, in float32 at least."""
-    wide = torch.promote_types(query.dtype, torch.float32)
-    return (query.to(wide) * key.to(wide)).sum(-1) * scale
 
 
 def rows_of(embedding: nn.Module) -> Tensor:

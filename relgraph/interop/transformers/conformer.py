@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import made_once, rows_of, split_heads, with_cache
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.self_attention import ByArgumentMixin, SelfAttentionMixin, head_size_of
+from relgraph.interop.transformers.self_attention import SelfAttentionMixin, head_size_of
 from relgraph.labelers import ClippedDistance
 
 
@@ -55,18 +55,6 @@ class ParakeetMixin(SelfAttentionMixin):
         sines = _given(self, given, "position_embeddings")
         # in training each sequence may drop others
         return _of_sines(self, states, sines if self.training and self.config.dropout_positions > 0.0 else sines[:1])
-
-
-class FastSpeech2Mixin(SelfAttentionMixin):
-    """The self-attention of FastSpeech2Conformer."""
-
-    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "pos_emb")
-    _relgraph_asked = ByArgumentMixin._relgraph_asked
-
-    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-        mask = given.get("attention_mask")
-        mask = None if mask is None else mask[:, None].bool()
-        return {"mask": mask} | _of_sines(self, states, _given(self, given, "pos_emb"))
 
 
 def _given(module: Any, given: dict[str, Any], name: str) -> Tensor:
@@ -127,10 +115,5 @@ FAMILIES = (
             "parakeet.ParakeetEncoderAttention": ParakeetMixin,
             "nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention": ParakeetMixin,
         },
-    ),
-    Family(
-        "fastspeech2_conformer",
-        "FastSpeech2Conformer",
-        {"fastspeech2_conformer.FastSpeech2ConformerAttention": FastSpeech2Mixin},
     ),
 )

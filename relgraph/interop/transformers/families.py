@@ -11,8 +11,7 @@ from typing import NamedTuple
 from torch import nn
 
 FILES = (
-    "t5", "deberta", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "levit",
-    "xlnet", "cpmant", "gemma",
+    "t5", "deberta", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "xlnet",
 )  # fmt: skip
 """The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
 
@@ -22,6 +21,20 @@ REFUSED = {
     "the boxes of each pair (its softmax is the plain one, computed with another offset)",
     "esmfold2.EsmFold2DiffusionAttention": "it has no tables: a network computes its biases from states of each pair",
     "prophetnet.ProphetNetNgramSelfAttention": "it attends in several streams, and each query computes its own biases",
+    **dict.fromkeys(
+        (
+            "levit.LevitAttention",
+            "levit.LevitAttentionSubsample",
+            "cpmant.CpmAntAttention",
+            "funnel.FunnelRelMultiheadAttention",
+            "gemma3n.Gemma3nAudioAttention",
+            "gemma4.Gemma4AudioAttention",
+            "fastspeech2_conformer.FastSpeech2ConformerAttention",
+            "granite_speech5.GraniteSpeech5EncoderAttention",
+            "phi4_multimodal.Phi4MultimodalAudioAttention",
+        ),
+        "relgraph would save too little time and memory there",
+    ),
     "longt5.LongT5TransientGlobalAttention": "its queries also see averages of blocks, which have a bias of their own",
 }
 """Classes with relative terms that are not worth serving, named as in :class:`Family`, and why."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from relgraph.interop.transformers.common import Biases, from_encoder, made_once, split_heads, weight_of
+from relgraph.interop.transformers.common import Biases, made_once, split_heads, weight_of
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.self_attention import SelfAttentionMixin
 from relgraph.labelers import BucketedDistance
@@ -28,25 +28,26 @@ LEFT, LOWER = 0, 3
 class LayoutLMv3Mixin(SelfAttentionMixin):
     """The self-attention of LayoutLMv3, with the labels and tables that the encoder passes on."""
 
-    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "rel_pos", "rel_2d_pos", "position_bias")
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "position_bias")
 
     def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        parts = dict(zip(("rel_pos", "rel_2d_pos"), _parts(self), strict=True))
-        if "position_bias" in self._relgraph_order:
-            parts = {"position_bias": True}
-        bias = _joined([from_encoder(self, name, given.get(name)) for name, has in parts.items() if has])
-        return Biases(bias.labels, tuple(one * _factor(self) for one in bias.tables)).terms()
+        bias = _from_encoder(self, "position_bias", given)
+        return Biases(bias.labels, tuple(one * self.attention_head_size**-0.5 for one in bias.tables)).terms()
 
 
-class LayoutLMv2Mixin(LayoutLMv3Mixin):
+class LayoutLMv2Mixin(SelfAttentionMixin):
     """The self-attention of LayoutLMv2, whose mask is 0 where keys are seen."""
+
+    _relgraph_words = (*SelfAttentionMixin._relgraph_words, "rel_pos", "rel_2d_pos")
 
     def _relgraph_heads(self: Any, states: Tensor, given: dict[str, Any]) -> list[Tensor]:  # noqa: ARG002
         return [split_heads(x, self.attention_head_size) for x in self.compute_qkv(states)]
 
-    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        has = {"rel_pos": self.has_relative_attention_bias, "rel_2d_pos": self.has_spatial_attention_bias}
+        bias = _joined([_from_encoder(self, name, given) for name in has if has[name]])
         mask = given.get("attention_mask")
-        return super()._relgraph_terms(states, given) | {"mask": None if mask is None else ~mask.bool()}
+        return bias.terms() | {"mask": None if mask is None else ~mask.bool()}
 
 
 class EncoderMixin:
@@ -73,12 +74,23 @@ class EncoderMixin:
         return Biases((labeler.at(bbox[..., LEFT]), labeler.at(bbox[..., LOWER])), tables)
 
     def _compute_position_bias(self: Any, position_ids: Tensor, bbox: Tensor) -> Biases:
-        """All of them, which LayoutLMv3 passes on in one from 5.24 on."""
+        """All of them, which LayoutLMv3 passes on in one."""
         page = [self._cal_2d_pos_emb(bbox)] if self.has_spatial_attention_bias else []
         return _joined([self._cal_1d_pos_emb(position_ids), *page])
 
     # the names of LayoutLMv2
     _calculate_1d_position_embeddings, _calculate_2d_position_embeddings = _cal_1d_pos_emb, _cal_2d_pos_emb
+
+
+def _from_encoder(module: Any, name: str, given: dict[str, Any]) -> Biases:
+    """The biases, which must come from a patched encoder."""
+    biases = given.get(name)
+    if not isinstance(biases, Biases):
+        raise TypeError(
+            f"{name} must come from a patched encoder in a patched {type(module).__name__}, got "
+            f"{type(biases).__name__}: patch the whole model"
+        )
+    return biases
 
 
 def _joined(parts: list[Biases]) -> Biases:
@@ -95,20 +107,10 @@ def page_labeler_of(encoder: Any) -> BucketedDistance:
     return BucketedDistance(encoder.rel_2d_pos_bins, encoder.max_rel_2d_pos)
 
 
-def _parts(module: Any) -> tuple[bool, bool]:
-    """Whether there are tables of the text, and of the page."""
-    config = module.config if hasattr(module, "config") else module  # older modules have no configuration
-    return config.has_relative_attention_bias, config.has_spatial_attention_bias
-
-
-def _factor(module: Any) -> float:
-    """The factor on biases, which LayoutLMv2 adds to scores after their division."""
-    return 1.0 if hasattr(module, "fast_qkv") else module.attention_head_size**-0.5
-
-
 def _why_not(module: Any) -> str | None:
     """No tables, or buckets that T5's rule does not have."""
-    text, page = _parts(module)
+    config = getattr(module, "config", module)  # some modules have no configuration
+    text, page = config.has_relative_attention_bias, config.has_spatial_attention_bias
     if not text and not page:
         return "it has no tables: has_relative_attention_bias and has_spatial_attention_bias are False"
     if not text and type(module).__name__.startswith("LayoutLMv3"):

@@ -1,10 +1,9 @@
-"""Speech models, each with another kind of table: VITS, SpeechT5, WavLM, Granite Speech, Phi-4's audio encoder.
+"""Speech models, each with another kind of table: VITS, SpeechT5, WavLM, Granite Speech.
 
     VITS:            e_ij = q_i·(k_j + a^K[j − i]) / √d,  z_i = Σ_j α_ij (v_j + a^V[j − i]),  no row beyond the window
     SpeechT5:        e_ij = q_i·(k_j + a[clip(i − j, −m, m − 1)]) / √d
     WavLM:           e_ij = q_i·k_j / √d + g_i·b[bucket(j − i)],  g_i a gate per head and query
     Granite Speech:  e_ij = q_i·(k_j + a[i − j]) / √d,  within blocks of a fixed length
-    Phi-4 audio:     e_ij = q_i·k_j / √d + b[clip(j − i, −m, m − 1)] + m_ij,  m_ij is 1 for pairs to see, else 0
 
 Source: Shaw et al. 2018 (VITS, SpeechT5, Granite Speech); Chen et al. 2022, section 3.1 (WavLM); the code of
 transformers for the order of rows.
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import Biases, compute, from_encoder, rows_of, shared_table, split_heads
+from relgraph.interop.transformers.common import compute, rows_of, shared_table, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.self_attention import SelfAttentionMixin, head_size_of
 from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler
@@ -144,29 +143,10 @@ class GraniteMixin:
         """Self-attention of states ``[B, N, E]`` within blocks of ``context_size``; the last may be shorter."""
         states = self.pre_norm(hidden_states)
         query, (key, value) = self.to_q(states), self.to_kv(states).chunk(2, -1)
-        return self.dropout(self.to_out(_in_blocks(self, query, key, value, None, dropout=0.0)))
+        return self.dropout(self.to_out(_in_blocks(self, query, key, value)))
 
 
-class Granite5Mixin:
-    """The forward of ``GraniteSpeech5EncoderAttention``."""
-
-    _relgraph_mixin = True
-
-    def forward(
-        self: Any,
-        hidden_states: Tensor,
-        position_embeddings: Tensor | None = None,  # noqa: ARG002
-        attention_mask: Tensor | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, None]:
-        """As of Granite Speech; ``attention_mask`` is True at frames that count, ``[B, N]``. Weights are None."""
-        query, key, value = (project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj))
-        return self.o_proj(_in_blocks(self, query, key, value, attention_mask, dropout=self.attention_dropout)), None
-
-
-def _in_blocks(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float
-) -> Tensor:
+def _in_blocks(module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The output ``[B, N, H · D]`` for inputs of this shape, within blocks of ``context_size``."""
     batch, length, size = *query.shape[:2], module.context_size
     whole = length - length % size
@@ -180,9 +160,8 @@ def _in_blocks(
         )
         # only the rows that a block has, because their products with the query are the cost of the table
         labels = ClippedDistance(block - 1)(block)
-        seen = None if mask is None else mask[:, begin:end].reshape(-1, 1, 1, block)
         output, _ = compute(
-            module, q, k, v, labels, mask=seen, dropout=dropout, scale=None, key_table=_rows_of_block(module, block)
+            module, q, k, v, labels, mask=None, dropout=0.0, scale=None, key_table=_rows_of_block(module, block)
         )
         outputs.append(output.reshape(batch, end - begin, -1))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
@@ -195,44 +174,8 @@ def _rows_of_block(module: Any, length: int) -> Tensor:
     return ClippedDistance(length - 1).rows_from(rows[middle - length + 1 : middle + length], "query-key")
 
 
-class Phi4BiasMixin:
-    """The forward of ``Phi4MultimodalAudioRelativeAttentionBias``."""
-
-    _relgraph_mixin = True
-
-    def forward(self: Any, x: Tensor) -> Biases:
-        """The labels and the table for states ``[B, N, E]``; the model adds its mask."""
-        rows = rows_of(self.bias_values)
-        return Biases((phi4_labeler(rows.shape[0])(x.shape[1]),), (rows.t(),))
-
-
-class Phi4Mixin(SelfAttentionMixin):
-    """The forward of ``Phi4MultimodalAudioAttention``."""
-
-    def _relgraph_terms(self: Any, states: Tensor, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        return from_encoder(self, "attention_mask", given["attention_mask"]).terms() | {"is_causal": False}
-
-    def _relgraph_asked(self, given: dict[str, Any]) -> bool:  # noqa: ARG002
-        return False
-
-    def _relgraph_answer(self, output: Tensor, weights: Tensor | None, given: dict[str, Any]) -> Tensor:  # noqa: ARG002  # pyright: ignore[reportIncompatibleMethodOverride]  # as their class
-        return output
-
-
-def phi4_labeler(rows: int) -> ClippedDistance:
-    """The distances of a table of 2m rows, from −m to m − 1."""
-    return ClippedDistance((rows // 2, rows // 2 - 1))
-
-
 def _no_window(module: nn.Module) -> str | None:
     return None if getattr(module, "window_size", None) else "it has no tables: window_size is not set"
-
-
-def _symmetric(module: Any) -> str | None:
-    """Whether the table counts distances in both directions alike, which no released model does."""
-    config = getattr(module, "config", None)
-    symmetric = getattr(module, "symmetric", False) if config is None else config.bias_symmetric
-    return "bias_symmetric is True" if symmetric else None
 
 
 def _of_decoder(module: nn.Module) -> str | None:
@@ -262,19 +205,5 @@ FAMILIES = (
             "granite_speech.GraniteSpeechConformerAttention": GraniteMixin,
             "granite_speech_plus.GraniteSpeechPlusConformerAttention": GraniteMixin,
         },
-    ),
-    Family(
-        "granite_speech5",
-        "the speech encoder of Granite Speech 5",
-        {"granite_speech5.GraniteSpeech5EncoderAttention": Granite5Mixin},
-    ),
-    Family(
-        "phi4_audio",
-        "the audio encoder of Phi-4 multimodal",
-        {
-            "phi4_multimodal.Phi4MultimodalAudioRelativeAttentionBias": Phi4BiasMixin,
-            "phi4_multimodal.Phi4MultimodalAudioAttention": Phi4Mixin,
-        },
-        _symmetric,
     ),
 )

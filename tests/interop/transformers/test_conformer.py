@@ -169,26 +169,3 @@ def test_dropped_positions_of_parakeet():
         found.append(judge.everything(model, {"input_features": mel()["input_features"]}, training=True))
         torch.manual_seed(0)
     judge.assert_same(*found, judge.EXACT)
-
-
-def fast_speech(**options):
-    sizes = {
-        "hidden_size": 24, "vocab_size": 20, "num_mel_bins": 6, "encoder_layers": 2, "decoder_layers": 1,
-        "encoder_num_attention_heads": 3, "decoder_num_attention_heads": 3, "encoder_linear_units": 32,
-        "decoder_linear_units": 32, "encoder_kernel_size": 3, "decoder_kernel_size": 3,
-        "encoder_attention_dropout_rate": 0.0, "encoder_positional_dropout_rate": 0.0, "encoder_dropout_rate": 0.0,
-        "duration_predictor_channels": 8, "energy_predictor_channels": 8, "pitch_predictor_channels": 8,
-        "speech_decoder_postnet_units": 8,
-    }  # fmt: skip
-    model = transformers.FastSpeech2ConformerModel(transformers.FastSpeech2ConformerConfig(**sizes | options))
-    return judge.randomized(model).double()
-
-
-@pytest.mark.parametrize("length", [1, 2, 9])
-def test_fast_speech_2(length):
-    encoder = fast_speech().encoder
-    inputs = {"input_tensor": torch.randint(1, 20, (2, length)), "output_hidden_states": True, "return_dict": True}
-    judge.assert_parity(encoder, inputs)
-    keep = judge.padded(2, length, right=length // 2)
-    judge.assert_parity(encoder, inputs | {"attention_mask": keep[:, None]}, keep=keep)
-    judge.assert_parity(encoder, inputs | {"output_attentions": True})

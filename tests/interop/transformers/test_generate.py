@@ -25,7 +25,6 @@ from relgraph.interop.transformers.families import all_families  # noqa: E402
 from tests.interop.transformers import (  # noqa: E402
     judge,
     test_conformer,
-    test_cpmant,
     test_inkling,
     test_relations,
     test_speech,
@@ -106,12 +105,6 @@ def pix2struct_inputs():
     return {"flattened_patches": patches, "attention_mask": judge.padded(2, 12, right=3)}
 
 
-def cpmant():
-    model = test_cpmant.tiny()
-    model.generation_config.update(pad_token_id=0, eos_token_id=None)
-    return model
-
-
 def speecht5_inputs():
     return test_speech.wave_inputs(test_speech.waves(20))
 
@@ -141,7 +134,6 @@ CASES = {
     **dict.fromkeys(
         ("inkling2_loop.Inkling2LoopSlidingAttention", "inkling2_loop.Inkling2LoopFullAttention"), inkling("Inkling2Loop"),
     ),
-    "cpmant.CpmAntAttention": Case(cpmant, lambda: {"input_ids": test_cpmant.inputs_of(6, 2)["input_ids"]}),
 }  # fmt: skip
 """By the class of attention, named as in the families."""
 

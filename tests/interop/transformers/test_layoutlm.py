@@ -100,9 +100,3 @@ def test_text_alone_without_biases_of_all_pairs():
     assert not any("rel_pos" in name for name in judge.everything(model, inputs))
     assert max(x.untyped_storage().nbytes() for x in seen if isinstance(x, torch.Tensor)) <= 2 * 100 * 100 * 8
     assert [len(x.tables) for x in seen if isinstance(x, layoutlm.Biases)] == [3]
-
-
-def places(length, batch=2):
-    """Positions in the text, which begin again for an image, and boxes."""
-    text = torch.arange(length) % max(1, 2 * length // 3)
-    return text.expand(batch, -1), inputs_of(length, batch=batch)["bbox"]

@@ -1,4 +1,4 @@
-"""XLNet and Funnel against the code of transformers; Funnel computes scores in float32."""
+"""XLNet against the code of transformers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import xlnet  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
-
-# that of Funnel's code about its own slices
-pytestmark = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multidimensional indexing:UserWarning")
 
 SIZES = {"vocab_size": 50, "d_model": 24, "n_head": 3, "d_inner": 32}
 
@@ -97,84 +93,3 @@ def test_xlnet_generates():
     found, wanted = mine.generate(**given), model.generate(**given)
     assert torch.equal(found.sequences, wanted.sequences)
     torch.testing.assert_close(torch.stack(found.logits), torch.stack(wanted.logits), atol=1e-5, rtol=1e-5)
-
-
-def funnel(kind="Model", **options):
-    sizes = SIZES | {"d_head": 8, "block_sizes": [1, 2, 2], "num_decoder_layers": 2}
-    dropout = dict.fromkeys(("hidden_dropout", "attention_dropout", "activation_dropout"), 0.0)
-    config = transformers.FunnelConfig(**sizes | dropout | options)
-    return judge.randomized(getattr(transformers, f"Funnel{kind}")(config)).double()
-
-
-def funnel_inputs(length, right=2):
-    given = inputs_of(length, right=right)
-    given["token_type_ids"][:, 0] = 2  # as its tokenizer marks the first token
-    return given
-
-
-@pytest.mark.parametrize("length", [5, 6, 9, 16, 33])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"separate_cls": False},
-        {"truncate_seq": False, "block_sizes": [1, 4]},
-        {"pool_q_only": False},
-        {"block_repeats": [1, 2, 1]},
-    ],
-    ids=str,
-)
-def test_funnel_outputs_and_all_gradients(options, length):
-    right = 2 if length > 5 else 0  # no key would be left in the last block
-    given = funnel_inputs(length, right) | {"output_hidden_states": True}
-    report = judge.assert_parity(funnel(**options), given, allowed=judge.SINGLE)
-    assert len(report.patched) == 7
-    assert not report.unpatched
-
-
-def test_funnel_without_segments_and_with_a_masked_first_token():
-    given = funnel_inputs(12)
-    del given["token_type_ids"]
-    given["attention_mask"][1, 0] = 0
-    judge.assert_parity(funnel(), given, allowed=judge.SINGLE)
-
-
-def test_what_funnel_cannot_do():
-    model = funnel()
-    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
-        model(**inputs_of(4))
-    ours.patch(model)
-    with pytest.raises(ValueError, match="sines of 4 distances for 2 queries and 2 keys, got 2: too few tokens"):
-        model(**inputs_of(4))
-    with pytest.raises(ValueError, match="attention_type is 'factorized': dropout changes its sines position by"):
-        ours.patch(funnel(attention_type="factorized"))
-
-
-@pytest.mark.parametrize("value", [0.0, 0.4])
-def test_dropout_of_the_first_token(value):
-    """The weight of a key that is computed by itself is dropped as often as others are."""
-    torch.manual_seed(0)
-    model = funnel(attention_dropout=value, block_sizes=[1], num_decoder_layers=0).float()
-    module = model.encoder.blocks[0][0].attention
-    ours.patch(model)
-    seen = []
-    module.post_proj.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    with torch.no_grad():
-        for part in (module.v_head.weight, module.r_w_bias, module.r_r_bias):  # so all scores are 0
-            part.zero_()
-        states = torch.zeros(400, 8, 24)
-        module.v_head.bias.fill_(1.0)
-        given = model.encoder.attention_structure.init_attention_inputs(states)
-        module.train()(states, states, states, given)
-    total = seen[0].unflatten(-1, (3, 8))[:, 1:, :, 0]
-    torch.testing.assert_close(total.mean().item(), 1.0, atol=0.01, rtol=0)
-    # each of 8 equal weights is kept with this probability: the variance of their mean
-    torch.testing.assert_close(total.var().item(), value / (1 - value) / 8, atol=0.005, rtol=0)
-
-
-def test_labels_of_segments_are_those_of_both_masks():
-    same, first = torch.ones(1, 3, 3, dtype=torch.bool), torch.ones(3, 3)
-    assert xlnet._kinds(same, first, False).ids.unique().tolist() == [1]
-    assert xlnet._kinds(same, first.tril(), False).ids.unique().tolist() == [-1, 1]
-    first.numpy()[0] = 0.0
-    assert xlnet._kinds(same, first, False).ids[0].tolist() == [[-1, -1, -1], [1, 1, 1], [1, 1, 1]]
