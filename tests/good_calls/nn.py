@@ -374,18 +374,18 @@ GOOD_CALLS = {
     ),
     "RelationAttention.forward (edge states)": lambda: Good(
         rg.RelationAttention(8, 2, edge_dim=2, edge_update="relational"),
-        {"query": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
-        also={"query": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("query",)},
+        {"query": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2)},
+        also={"query": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationEncoder.forward (edge states)": lambda: Good(
         rg.RelationEncoder(_grit_layer(), 2),
-        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
-        also={"src": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("src",)},
+        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2)},
+        also={"src": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationEncoderLayer.forward (edge states)": lambda: Good(
         _grit_layer(),
-        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
-        also={"src": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("src",)},
+        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2)},
+        also={"src": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationalEdges": lambda: Good(rg.nn.RelationalEdges, {**STATES, "width": 9, "hidden": 5, **PLACE}),
     "RelationAttention.forward (positions)": lambda: Good(
