@@ -482,51 +482,6 @@ GOOD_CALLS = {
     "RelationDecoderLayer.forward (a cache)": lambda: _growing(
         "decoder", "tgt", rg.nn.LayerCache, memory=_rows(4), memory_labels=LABELER(3, 4)
     ),
-    "RelationDecoderLayer.forward (scores by row)": lambda: Good(
-        rg.RelationDecoderLayer(
-            8,
-            2,
-            16,
-            num_labels=3,
-            tables=("bias",),
-            cross_attention=rg.RelationAttention(8, 2, num_labels=3, tables=("value",)),
-        ),
-        {
-            "tgt": _rows(),
-            "memory": _rows(4),
-            "labels": LABELER(3),
-            "memory_labels": LABELER(3, 4),
-            "row_scores": torch.randn(2, 2, 3, 3),
-            "memory_row_scores": torch.randn(2, 2, 3, 3),
-        },
-        also={
-            "tgt": ("labels", "memory_labels", "row_scores", "memory_row_scores"),
-            "memory": ("tgt", "memory_labels"),
-        },
-    ),
-    "RelationDecoderLayer.forward (features of edges)": lambda: Good(
-        rg.RelationDecoderLayer(
-            8,
-            2,
-            16,
-            self_attention=rg.RelationAttention(8, 2, num_labels=3, edge_dim=2),
-            cross_attention=rg.RelationAttention(8, 2, num_labels=3, edge_dim=2),
-        ),
-        {
-            "tgt": _rows(),
-            "memory": _rows(4),
-            "labels": _edges(),
-            "memory_labels": _edges(4),
-            "edge_attr": torch.randn(2, 2),
-            "memory_edge_attr": torch.randn(2, 2),
-        },
-        also={
-            "tgt": ("labels", "memory_labels"),
-            "memory": ("tgt", "memory_labels"),
-            **dict.fromkeys(("labels", "memory_labels", "edge_attr"), ("edge_attr", "memory_edge_attr", "labels")),
-            "memory_edge_attr": ("memory_labels", "edge_attr"),
-        },
-    ),
     "RelationDecoderLayer.forward (labels of the whole)": lambda: Good(
         lambda **labels: _layers()["decoder"](_rows(), _rows(4), **labels, cache=rg.nn.LayerCache()),
         {"labels": LABELER(5), "memory_labels": LABELER(5, 4)},
