@@ -115,7 +115,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             1.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: sizes below 1, a dropout outside ``[0, 1)``, an unknown ``impl``, tables, a score or self-loops for
             other sizes; maps without ``num_relations``; query tables with an ``Additive``; ``out_bias`` with
             ``root_weight``; full maps without ``in_channels``, or tied to a projection without them.
@@ -336,8 +335,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             Vectors and weights have the order of the input's edges; with ``add_self_loops`` these include the loops.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, labels of all
-                pairs, or edges with a Data, which has its own.
             ValueError: shapes or devices that do not fit; attributes that a Data lacks; relations or features that are
                 missing, out of range or not used by the layer; edges to nodes that do not exist (checked on a CPU
                 only); another form than ``[2, E]`` with ``flow="target_to_source"``; sources and targets apart with
