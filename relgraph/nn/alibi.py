@@ -31,7 +31,6 @@ def alibi_tables(labeler: DistanceLabeler, dim: int, heads: int, **place: Any) -
         :class:`~relgraph.RelationTables`.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: sizes below 1 or beyond any memory, or different distances that share an id.
 
     Example:

@@ -113,8 +113,6 @@ class RelationAttention(Projections):
         dtype: floating type of the parameters.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler without
-            ``num_labels`` and ``names``.
         ValueError: sizes, names or numbers that do not fit, such as heads that do not divide, a dropout outside
             ``[0, 1)``, ``num_labels`` with a labeler, tables or a score of another size; nothing that says what the
             labels are, or that there are none; a parameter of more than 2³¹ elements; biases of queries with a score
@@ -238,7 +236,6 @@ class RelationAttention(Projections):
             The new attention, with the device, dtype and training mode of ``attention``.
 
         Raises:
-            TypeError: another kind of module, or an unknown option.
             ValueError: an attention that is not batch first, unknown ``new_tables``, or an error of the constructor.
             NotImplementedError: an attention with ``add_bias_kv`` or ``add_zero_attn``.
         """
@@ -347,8 +344,6 @@ class RelationAttention(Projections):
             with the next vectors ``[E, F]``, or ``(z, edge_attr, weights)``, with weights ``[E, H]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is not a KVCache, or an input that the
-                labeler does not read.
             ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
                 tables; ids, ``need_label_mass`` or ``row_scores`` for a layer without; ``row_scores`` with a key table;
                 ``value`` without ``key``; a cache that grows and rows that may see later ones; distance labels whose
@@ -407,9 +402,6 @@ class RelationAttention(Projections):
 
         Returns:
             :class:`~relgraph.functional.ImplChoice`.
-
-        Raises:
-            TypeError, ValueError, NotImplementedError: as in :meth:`forward`.
 
         Example:
             >>> layer = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(2))

@@ -44,7 +44,6 @@ class KVCache:
         static: whether the first call fills the cache for good.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
 
     Example:
@@ -110,7 +109,6 @@ class KVCache:
             (None if no chunk had one).
 
         Raises:
-            TypeError: an argument of the wrong kind.
             ValueError: shapes that do not fit each other, another batch size, number of heads, width or dtype than
                 before, or more keys than ``max_len``.
         """
@@ -185,9 +183,6 @@ class KVCache:
 
         Returns:
             The cache itself.
-
-        Raises:
-            TypeError, ValueError: neither of the two.
         """
         _check_target(target)
         cast = isinstance(target, torch.dtype)
@@ -305,9 +300,6 @@ class LayerCache(_Caches):
     Args:
         max_len: how many target rows there may be; without it the cache grows.
 
-    Raises:
-        TypeError, ValueError: as for a :class:`~relgraph.KVCache`.
-
     Example:
         >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16, labeler=rg.ClippedDistance(2)).eval(), rg.nn.LayerCache()
         >>> with torch.no_grad():
@@ -338,9 +330,6 @@ class StackCache(_Caches):
     Args:
         *layers: one cache per layer, :class:`~relgraph.KVCache` for an encoder, :class:`~relgraph.nn.LayerCache`
             for a decoder.
-
-    Raises:
-        TypeError: a layer's cache of another kind.
 
     Example:
         >>> encoder = rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16, labeler=rg.Window()), 2).eval()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph.arguments import check
-from relgraph.call import LabelsLike, Table
+from relgraph.call import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
@@ -22,9 +22,9 @@ from relgraph.nn.memory import labels_of_memory
 from relgraph.nn.tables import NumLabels, RelationTables
 
 # What the layer calls the arguments of its two attentions.
-_OF_TARGET = ("labels", "tgt_key_padding_mask", "tgt_mask", "row_scores", "edge_attr", "tgt_is_causal")
-_NAMES = Names("tgt", "tgt", "tgt", *_OF_TARGET, width="d_model")
-_OF_MEMORY = ("memory_labels", "memory_key_padding_mask", "memory_mask", "memory_row_scores", "memory_edge_attr")
+_OF_TARGET = ("labels", "tgt_key_padding_mask", "tgt_mask")
+_NAMES = Names("tgt", "tgt", "tgt", *_OF_TARGET, is_causal="tgt_is_causal", width="d_model")
+_OF_MEMORY = ("memory_labels", "memory_key_padding_mask", "memory_mask")
 _MEMORY_NAMES = Names("tgt", "memory", "memory", *_OF_MEMORY, width="d_model")
 
 
@@ -52,7 +52,6 @@ class RelationDecoderLayer(Layer):
             ``memory_labels``: ``labeler(n, M, q_offset=past)``.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: as in :class:`~relgraph.RelationEncoderLayer`.
 
     Example:
@@ -94,8 +93,8 @@ class RelationDecoderLayer(Layer):
         self.self_attn = make_attention("self_attention", self_attention, sizes, own, others, _NAMES)
         self.multihead_attn = make_attention("cross_attention", cross_attention, sizes, {}, others, _MEMORY_NAMES)
         for name, one in (("self_attention", self.self_attn), ("cross_attention", self.multihead_attn)):
-            if one.edge_states is not None:
-                raise NotImplementedError(f"{name} must have no edge_update, which is for encoder layers")
+            if one.edge_maps is not None or one.edge_states is not None:
+                raise NotImplementedError(f"{name} must have no edge_dim: features of edges are for encoder layers")
         self._make_steps(3, (d_model, dim_feedforward), dropout, activation, layer_norm_eps, bias, factory)
 
     @restores_cache_on_error
@@ -114,10 +113,6 @@ class RelationDecoderLayer(Layer):
         memory_labels: LabelsLike = None,
         cache: LayerCache | None = None,
         bank_features: Any = None,
-        row_scores: Table = None,
-        memory_row_scores: Table = None,
-        edge_attr: Tensor | None = None,
-        memory_edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Attend to the target, then to the memory, then feed forward.
 
@@ -144,18 +139,11 @@ class RelationDecoderLayer(Layer):
             cache: a :class:`~relgraph.nn.LayerCache` with keys and values of earlier rows and of the memory; a call
                 that raises leaves it unchanged.
             bank_features: the input of the banks of the self-attention's tables.
-            row_scores: scores of the self-attention, as in :meth:`~relgraph.RelationAttention.forward`.
-            memory_row_scores: scores of the attention to the memory, ``[B, H, N, R]`` with the R of
-                ``cross_attention``; without a batch ``[H, N, R]``, with packed memory labels ``[H, B·N, R]``.
-            edge_attr: ``[E, F]``, a vector for each edge of ``labels``, for a self-attention with ``edge_dim``.
-            memory_edge_attr: ``[E, F]``, the same for ``memory_labels`` and the attention to the memory.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is not a LayerCache, or a tensor as labels
-                for a layer with a labeler.
             ValueError: what does not fit, as in :meth:`~relgraph.RelationEncoderLayer.forward`; a ``tgt_mask`` that is
                 not causal without ``tgt_is_causal=False``; no memory before a cache holds it.
             NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
@@ -191,7 +179,7 @@ class RelationDecoderLayer(Layer):
         def attend_self(x: Tensor) -> Tensor:
             z = self.self_attn(
                 x, labels=labels, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask, is_causal=tgt_is_causal,
-                cache=own, bank_features=bank_features, row_scores=row_scores, edge_attr=edge_attr,
+                cache=own, bank_features=bank_features,
             )  # fmt: skip
             return self.dropout1(z)
 
@@ -199,8 +187,7 @@ class RelationDecoderLayer(Layer):
             z = self.multihead_attn(
                 x.flatten(0, 1) if joined else x, memory, labels=memory_labels, attn_mask=memory_mask,
                 key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
-                q_offset=past if memory_is_causal else None, cache=towards_memory, row_scores=memory_row_scores,
-                edge_attr=memory_edge_attr,
+                q_offset=past if memory_is_causal else None, cache=towards_memory,
             )  # fmt: skip
             return self.dropout2(z.unflatten(0, x.shape[:2]) if joined else z)
 

@@ -62,7 +62,6 @@ class RelationEncoderLayer(Layer):
             its dropout and biases. A stack copies it with the layer.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: ``batch_first=False``, an unknown activation, ``num_labels`` with a labeler, an ``attention`` of
             another size or beside options of its own, parameters of more than 2³¹ elements, and the errors of
             :class:`~relgraph.RelationAttention`.
@@ -144,8 +143,6 @@ class RelationEncoderLayer(Layer):
             vectors of the edges, ``[E, F]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler, or a tensor for one
-                with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for a layer with tables;
                 ``row_scores`` for a layer with a key table, or without tables.
             NotImplementedError: a cache with packed labels, or a call that the implementation does not support.

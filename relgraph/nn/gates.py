@@ -45,13 +45,12 @@ class LabelGates(nn.Module):
 
 
 def make_gates(
-    key_gate: Any, value_gate: Any, num_labels: Any, dim: int, heads: int, layer: Any, factory: dict[str, Any],
-    name: str = "num_labels",
+    key_gate: Any, value_gate: Any, num_labels: Any, dim: int, heads: int, layer: Any, factory: dict[str, Any]
 ) -> LabelGates | None:  # fmt: skip
     """The gates of ``num_labels`` labels that are wanted, or None; they fit score and maps of the layer."""
     if check.boolean("key_gate", key_gate) and compatibility(layer.score).replaces_dot:
         raise ValueError(f"key_gate must be False with score={type(layer.score).__name__}: it is for dot products")
-    if key_gate and getattr(layer, "rotary", None) is not None:
+    if key_gate and layer.rotary is not None:
         raise ValueError("key_gate must be False with rotary: it would multiply keys that are turned already")
     if check.boolean("value_gate", value_gate) and layer.value_map is not None:
         raise ValueError("value_gate must be False with a value_map, whose matrices can hold it on their diagonal")
@@ -60,6 +59,6 @@ def make_gates(
     one = "key_gate" if key_gate else "value_gate"
     labels = check_one_label(one, num_labels)
     if labels is None:
-        raise ValueError(f"{one} must be False for a layer without a number of labels, got True with {name}=None")
-    check.parameter_size(heads * dim, **{name: labels})
+        raise ValueError(f"{one} must be False for a layer without a number of labels, got True with num_labels=None")
+    check.parameter_size(heads * dim, num_labels=labels)
     return LabelGates(key_gate, value_gate, (heads, labels, dim), factory)

@@ -170,7 +170,6 @@ class Layer(nn.Module):
             The new layer, with the device, dtype and training mode of ``layer``.
 
         Raises:
-            TypeError: another kind of layer, or an unknown option.
             ValueError: a layer that is not batch first or has norms or biases of another kind, unknown ``new_tables``,
                 or an error of the constructor.
 

@@ -32,7 +32,6 @@ class _Sampler(nn.Module, ABC):
             with which positions count from 0 as without a sampler.
 
         Raises:
-            TypeError: not a Tensor.
             ValueError: another shape, or more rows than there are positions.
             NotImplementedError: within ``context_parallel``, where each process would draw positions of its own.
         """
@@ -72,9 +71,6 @@ class RandomPositions(_Sampler):
     Args:
         longest: how many positions there are to draw from: the longest sequence that the model will meet.
         per: ``"sequence"`` draws for each sequence of a batch, ``"batch"`` once for all, as in the paper.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong kind or value.
 
     Example:
         >>> torch.manual_seed(0)                                                # doctest: +ELLIPSIS
@@ -117,9 +113,6 @@ class ShiftedPositions(_Sampler):
     Args:
         most: the largest shift; each draw is from 0 to ``most``, all equally likely.
         per: ``"sequence"`` draws for each sequence of a batch, ``"batch"`` once for all.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong kind or value.
 
     Example:
         >>> positions = rg.SinusoidalPositions(16, sampler=rg.nn.ShiftedPositions(100))

@@ -40,7 +40,6 @@ class _Positions(nn.Module, ABC):
             The shape and dtype of ``x``, ``[B, N, E]`` or ``[N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind.
             ValueError: another width than E, not floating; offsets that are not integers, or not one per batch row; for
                 learned positions, rows beyond the last one, or on another device; in training, more rows than the
                 sampler draws positions for, or an ``offset`` above 0 with :class:`~relgraph.nn.RandomPositions`.
@@ -96,9 +95,6 @@ class SinusoidalPositions(_Positions):
         sampler: draws the positions in training: :class:`~relgraph.nn.RandomPositions` or
             :class:`~relgraph.nn.ShiftedPositions`; None for 0, 1, 2, ...
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong kind or value.
-
     Example:
         >>> positions = rg.SinusoidalPositions(4)
         >>> positions(torch.zeros(2, 4))
@@ -121,7 +117,6 @@ class SinusoidalPositions(_Positions):
             ``[..., E]``.
 
         Raises:
-            TypeError: not a Tensor.
             ValueError: not floating.
         """
         check.floating("positions", positions)
@@ -151,7 +146,6 @@ class LearnedPositions(_Positions):
         sampler: as in :class:`~relgraph.SinusoidalPositions`; it must not draw positions from ``max_len`` on.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: sizes below 1 or a parameter of more than 2³¹ elements, ``dropout`` outside ``[0, 1)``.
 
     Example:
@@ -195,7 +189,6 @@ class LearnedPositions(_Positions):
             ``[..., E]``.
 
         Raises:
-            TypeError: not a Tensor.
             ValueError: not integers, on another device than the layer, or beyond the last position.
         """
         check.integer_tensor("positions", positions, dim=check.tensor("positions", positions).dim())

@@ -47,7 +47,6 @@ class RotaryPositions(nn.Module):
             transformers; ``"interleaved"`` takes 2i and 2i + 1, as the paper and torchtune do.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: an odd ``head_dim``, a ``base`` that is not positive, or an unknown layout.
 
     Example:
@@ -84,7 +83,6 @@ class RotaryPositions(nn.Module):
             The turned rows, ``[B, H, N, D]``, in the dtype of ``x``.
 
         Raises:
-            TypeError: not tensors of these kinds.
             ValueError: shapes or devices that do not fit.
         """
         check.floating("x", x)

@@ -62,7 +62,6 @@ class _Stack(nn.Module):
             The new stack, with the device, dtype and training mode of ``stack``.
 
         Raises:
-            TypeError: another kind of stack or layer, or an unknown option.
             ValueError: layers that are not all of one size, or an error of a layer's ``from_plain``.
         """
         kind = cls._layer_kind
@@ -102,9 +101,6 @@ class _Stack(nn.Module):
         Returns:
             A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache`, in a decoder
             :class:`~relgraph.nn.LayerCache`, per layer.
-
-        Raises:
-            TypeError, ValueError: ``max_len`` that :class:`~relgraph.KVCache` does not accept.
         """
         return StackCache(*(self._cache_kind(max_len) for _ in self.layers))
 
@@ -136,7 +132,6 @@ class RelationEncoder(_Stack):
         fresh: whether each copy is initialized anew; False keeps the values of ``layer`` in all copies.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as another kind of layer.
         ValueError: ``num_layers`` below 1 or above 4096.
 
     Example:
@@ -180,7 +175,6 @@ class RelationEncoder(_Stack):
             vectors of the edges after the last layer, ``[E, F]``: every layer reads those of the layer before.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is not a StackCache.
             ValueError: shapes, dtypes, devices or values that do not fit; a cache for another stack.
             NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
 
@@ -221,7 +215,6 @@ class RelationDecoder(_Stack):
             :class:`~relgraph.RelationEncoder`.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as another kind of layer.
         ValueError: ``num_layers`` below 1 or above 4096.
 
     Example:
@@ -252,8 +245,6 @@ class RelationDecoder(_Stack):
         memory_labels: LabelsLike = None,
         cache: StackCache | None = None,
         bank_features: Any = None,
-        edge_attr: Tensor | None = None,
-        memory_edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Apply all layers, then the norm.
 
@@ -265,7 +256,6 @@ class RelationDecoder(_Stack):
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is not a StackCache.
             ValueError: shapes, dtypes, devices or values that do not fit; a cache for another stack; no memory before a
                 cache holds it.
             NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
@@ -289,7 +279,6 @@ class RelationDecoder(_Stack):
             tgt = layer(
                 tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
                 memory_is_causal, labels=labels, memory_labels=memory_labels, cache=own, bank_features=bank_features,
-                edge_attr=edge_attr, memory_edge_attr=memory_edge_attr,
             )  # fmt: skip
         return tgt if self.norm is None else self.norm(tgt)
 

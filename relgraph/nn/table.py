@@ -52,7 +52,6 @@ class LabelTable(nn.Module):
         dtype: floating type of the rows.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, rows of more
             than 2³¹ elements, names that are not R different strings, a frozen label outside ``[0, R)`` or with a bank,
             a ``device`` that does not exist, a ``dtype`` that parameters cannot have.
@@ -283,7 +282,6 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
         _loading: further arguments that torch passes to such a hook, not used.
 
     Raises:
-        TypeError: an argument of the wrong kind, or names in the state that are not a Tensor.
         ValueError: the names of a table differ.
 
     Example:

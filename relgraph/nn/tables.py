@@ -68,7 +68,6 @@ class RelationTables(nn.Module):
         dtype: floating type of the rows.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as ``kinds="key"`` for ``("key",)``.
         ValueError: unknown, missing or repeated kinds, tied tables without both kinds, ``per_head`` without ``heads``,
             options of a sum without one value per part, banks of other kinds, and the errors of
             :class:`~relgraph.nn.LabelTable`.
@@ -147,9 +146,6 @@ class RelationTables(nn.Module):
             A dict with an entry for each table that exists. ``key_table``, ``value_table`` and ``query_table`` are
             ``[R, D]`` or ``[H, R, D]``, ``bias_table`` is ``[R]`` or ``[H, R]``, with a batch axis if a bank gives one.
             For a sum each entry is a tuple of tensors.
-
-        Raises:
-            TypeError, ValueError: as a :class:`~relgraph.nn.LabelTable`; not one entry of features per part.
 
         Example:
             >>> tables = rg.RelationTables((5, 3), 16)                              # of a sum of two parts

@@ -75,9 +75,7 @@ class RelationTransformer(nn.Module):
         dtype: floating type of the parameters.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: unknown positions, bad sizes, or a labeler of an encoder or decoder that was passed in.
-        NotImplementedError: a ``custom_decoder`` with ``edge_dim``.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, labeler=rg.ClippedDistance(4)).eval()
@@ -147,7 +145,6 @@ class RelationTransformer(nn.Module):
                         f"{name} must be left out with custom_decoder, which has its own, got {shown(one)}"
                     )
             self.decoder = _check_stack("custom_decoder", custom_decoder, RelationDecoder, d_model, nhead)
-            _check_no_edge_dim(custom_decoder)
         self.encoder._name_arguments(labels="src_labels", attn_mask="src_mask", edge_attr="src_edge_attr")
         self.decoder._name_arguments(labels="tgt_labels")
         self.positions, self.tgt_positions = check_sides(positions, d_model)
@@ -180,7 +177,6 @@ class RelationTransformer(nn.Module):
             The new model, with the device, dtype and training mode of ``model``.
 
         Raises:
-            TypeError: another kind of model, of layers or of labelers.
             ValueError: a model that is not batch first, or unknown ``new_tables``.
         """
         check_plain("model", model, nn.Transformer, new_tables)
@@ -209,9 +205,6 @@ class RelationTransformer(nn.Module):
 
         Returns:
             The model.
-
-        Raises:
-            TypeError, ValueError: as in the constructor.
 
         Example:
             >>> model = rg.RelationTransformer.base(num_encoder_layers=1, num_decoder_layers=1)
@@ -335,7 +328,6 @@ class RelationTransformer(nn.Module):
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind; no labels for a side whose labeler does not label lengths.
             ValueError: shapes, dtypes, devices or values that do not fit; labels of other lengths, or with ids for a
                 side without tables; a packed source without borders, or not one graph per row of ``tgt``.
         """
@@ -369,7 +361,6 @@ class RelationTransformer(nn.Module):
             The memory, ``[B, M, E]`` or ``[M, E]``; of packed graphs ``[T, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind; no labels for a ``labeler`` that does not label lengths.
             ValueError: shapes, dtypes, devices or values that do not fit.
         """
         labels = self._labels("src", self._check_rows("src", src), src_labels, None)
@@ -522,17 +513,6 @@ def _check_no_states(encoder: Any) -> None:
     """Raise NotImplementedError if an encoder returns states of edges, which a decoder does not read."""
     if encoder.layers[0].self_attn.edge_states is not None:
         raise NotImplementedError("custom_encoder must have attentions without edge_update, whose states nobody reads")
-
-
-def _check_no_edge_dim(decoder: Any) -> None:
-    """Raise NotImplementedError if a decoder reads features of edges, which the model passes to its encoder only."""
-    layer = decoder.layers[0]
-    for attention in (layer.self_attn, layer.multihead_attn):
-        if attention.edge_maps is not None:
-            raise NotImplementedError(
-                "custom_decoder must have attentions without edge_dim, as only the encoder gets features of edges, "
-                f"got edge_dim={attention.edge_maps.edge_dim}"
-            )
 
 
 def _draw(stacks: Sequence[nn.Module]) -> None:

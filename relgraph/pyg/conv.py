@@ -85,7 +85,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
             (``[H, R]``), in which each head has its own rows, as in PyG's TransformerConv; or a
             :class:`~relgraph.RelationTables`, which has further options: rows that heads share (the default of the
             layers over all pairs), tied tables, names, a frozen label. May be empty if the relations have maps, by
-            ``value_map`` or ``score=Bilinear``, or gates.
+            ``value_map`` or ``score=Bilinear``.
         impl: see :func:`~relgraph.edge_attention`; not used on the ``message()`` path.
         score: the compatibility function, one of :mod:`relgraph.score`, a :class:`~relgraph.pyg.LinearScore` or a
             function of finished scores; None for the dot product. An ``Additive`` or ``Bilinear`` (``[H, R, C, C]``) is
@@ -93,9 +93,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
         value_map: whether each relation has a map of the values: False; within heads True for free maps
             ``[H, R, C, C]``, or an int K for maps Σ_k c[r, k] V[k] of K bases, which begin as the identity; or
             ``"full"`` for maps ``[R, in_channels, H · C]`` in place of W_v.
-        key_gate: whether each relation has a vector g per head, ``[H, R, C]``, that multiplies the keys, g[r_e] ⊙ W_k
-            x_j, and begins at one; for dot products.
-        value_gate: the same for the values; excludes ``value_map``.
         tie_projections: which projections are shared: ``"value"`` and ``"query"`` take W_k of the keys, ``"edge"``
             makes U_k also U_v.
         edge_terms: those of ``"key"`` (U_k) and ``"value"`` (U_v) to which the projected ``edge_attr`` is added.
@@ -118,7 +115,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             1.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: sizes below 1, a dropout outside ``[0, 1)``, an unknown ``impl``, tables, a score or self-loops for
             other sizes; maps without ``num_relations``; query tables with an ``Additive``; ``out_bias`` with
             ``root_weight``; full maps without ``in_channels``, or tied to a projection without them.
@@ -156,8 +152,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
         impl: str | None = None,
         score: Score | LinearScore | None = None,
         value_map: bool | int | str = False,
-        key_gate: bool = False,
-        value_gate: bool = False,
         tie_projections: Sequence[str] = (),
         edge_terms: Sequence[str] = ("key", "value"),
         out_bias: bool = False,
@@ -196,7 +190,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         self.linear_score = score if isinstance(score, LinearScore) else None
         self._set_attention(
             num_relations, tables, score.function if isinstance(score, LinearScore) else score,
-            False if "value" in self.full_maps else value_map, key_gate=key_gate, value_gate=value_gate,
+            False if "value" in self.full_maps else value_map,
             maps=bool(self.full_maps) or normalize == "relation",
         )  # fmt: skip
         self._make_full_maps(num_bases, num_blocks)
@@ -206,7 +200,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
             check_means(self)
         if self.edge_states is not None:
             others = {"num_relations": self.num_relations, "score": score, "value_map": value_map, "impl": impl}
-            others |= {"key_gate": key_gate, "value_gate": value_gate, "key_map": key_map, "query_map": query_map}
+            others |= {"key_map": key_map, "query_map": query_map}
             check_states(self, others | {"add_self_loops": add_self_loops})
         self._alpha: Any = None
 
@@ -341,8 +335,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             Vectors and weights have the order of the input's edges; with ``add_self_loops`` these include the loops.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, labels of all
-                pairs, or edges with a Data, which has its own.
             ValueError: shapes or devices that do not fit; attributes that a Data lacks; relations or features that are
                 missing, out of range or not used by the layer; edges to nodes that do not exist (checked on a CPU
                 only); another form than ``[2, E]`` with ``flow="target_to_source"``; sources and targets apart with

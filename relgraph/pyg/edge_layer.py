@@ -13,7 +13,6 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.functional.edges import attend_nodes
 from relgraph.labels import EdgeLabels
-from relgraph.nn.gates import LabelGates, make_gates
 from relgraph.nn.scores import check_score_fits
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_given, check_kinds
@@ -27,7 +26,6 @@ class EdgeLayer(nn.Module):
 
     tables: Any  # RelationTables, or None without relations: Any spares users an assertion at each use
     value_map: Any  # ValueMaps within heads, FullMaps from the input to all heads, or None
-    gates: LabelGates | None
 
     def _set_sizes(self, out_channels: int, heads: int, concat: bool, dropout: float) -> None:
         self.out_channels = check.integer("out_channels", out_channels, minimum=1)
@@ -42,16 +40,15 @@ class EdgeLayer(nn.Module):
             check.parameter_size(heads=self.heads, out_channels=self.out_channels, **{name: max(width, 1)})
 
     def _set_attention(
-        self, num_relations: Any, tables: Any, score: Any, value_map: Any, names: Any = None, *, key_gate: Any = False,
-        value_gate: Any = False, maps: bool = False,
-    ) -> None:  # fmt: skip
-        """Make tables, maps and gates for the relations, and check the score; ``maps`` if they have others too."""
+        self, num_relations: Any, tables: Any, score: Any, value_map: Any, names: Any = None, *, maps: bool = False
+    ) -> None:
+        """Make tables and maps for the relations, and check the score; ``maps`` if they have others too."""
         if isinstance(score, LinearScore):
             raise NotImplementedError(f"score=LinearScore is for RelationConv, not for {type(self).__name__}")
         self.register_load_state_dict_pre_hook(check_label_names)
         self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)
         by_label = compatibility(score).by_label
-        maps = bool(maps or by_label or value_map is not False or key_gate or value_gate)
+        maps = bool(maps or by_label or value_map is not False)
         self.tables = self._make_tables(tables, names, maps)
         if by_label and self.num_relations is None:
             raise ValueError("score=Bilinear needs num_relations, as its maps are for relations, got None")
@@ -59,7 +56,6 @@ class EdgeLayer(nn.Module):
         self.score = check_score_fits(score, kinds, self.num_relations, self.heads, self.out_channels)
         sizes = (self.num_relations, self.out_channels, self.heads)
         self.value_map = make_value_maps(value_map, *sizes, {}, "num_relations")
-        self.gates = make_gates(key_gate, value_gate, *sizes, self, {}, "num_relations")
 
     def _make_tables(self, tables: Any, names: Any, maps: bool) -> RelationTables | None:
         """Tables of the kinds asked for, with rows per head, or those given; none if relations have only maps."""
@@ -100,18 +96,16 @@ class EdgeLayer(nn.Module):
             "dropout_p": self.dropout if self.training else 0.0,
             "value_map": self.value_map() if isinstance(self.value_map, ValueMaps) else None, **given,
         }  # fmt: skip
-        for part in (self.tables, self.gates):
-            if part is not None:
-                given |= part()
+        if self.tables is not None:
+            given |= self.tables()
         out = attend_nodes(given, need_weights=need_weights)
         return out if isinstance(out, tuple) else (out, None)
 
     def _shown_options(self) -> str:
-        """Tables, score, maps and gates for ``repr``."""
+        """Tables, score and maps for ``repr``."""
         tables = "" if self.tables is None else self.tables._options(per_head=True)
-        gates = "" if self.gates is None else "".join(f", {name}=True" for name in self.gates())
         within = self.value_map if isinstance(self.value_map, ValueMaps) else None
-        return tables + shown_score(self._score, within) + gates
+        return tables + shown_score(self._score, within)
 
     @property
     def _score(self) -> Any:

@@ -61,11 +61,8 @@ def check_scores(layer: Any) -> None:
                 f"score must be LinearScore(edge={reads}), as edge features {enter} it, got edge={not reads}"
             )
     what = "score=LinearScore" if linear is not None else "query_map='full'"
-    if linear is not None or "query" in layer.full_maps:
-        if {"key", "query"} & set(kinds):
-            raise NotImplementedError(f"tables must be of 'value' and 'bias' with {what}, got {list(kinds)}")
-        if "key_gate" in _gates(layer):
-            raise NotImplementedError(f"key_gate must be False with {what}, got True")
+    if (linear is not None or "query" in layer.full_maps) and {"key", "query"} & set(kinds):
+        raise NotImplementedError(f"tables must be of 'value' and 'bias' with {what}, got {list(kinds)}")
     if "query" in layer.full_maps and linear is None:
         if compatibility(layer.score).replaces_dot:
             raise NotImplementedError(
@@ -88,7 +85,6 @@ def check_means(layer: Any) -> None:
         "query_map": "query" in layer.full_maps, "tie_projections": bool(layer.tie_projections),
         "impl": layer.impl is not None,
         "tables": not set(kinds) <= {"value"}, "value_map": within, "edge_dim": layer.edge_dim is not None,
-        "key_gate": "key_gate" in _gates(layer), "value_gate": "value_gate" in _gates(layer),
         "dropout": layer.dropout > 0.0, "aggr": layer.aggr not in ("add", "sum"),
     }  # fmt: skip
     for name, is_wrong in wrong.items():
@@ -109,8 +105,3 @@ def check_states(layer: Any, given: dict[str, Any]) -> None:
     for name, value in wrong.items():
         hint = ": add an embedding of the relation to edge_attr" if name == "num_relations" else ""
         raise NotImplementedError(f"{name} must be left out with edge_update, got {value!r}{hint}")
-
-
-def _gates(layer: Any) -> Any:
-    """The names of the gates that a layer has."""
-    return () if layer.gates is None else layer.gates()

@@ -47,7 +47,6 @@ class RelationGlobalAttention(nn.Module):
             joined by an edge also see its features.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: heads that do not divide, sizes below 1, table options that do not fit.
 
     Example:
@@ -117,7 +116,6 @@ class RelationGlobalAttention(nn.Module):
             ``[N, channels]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, or ``batch`` or ``edge_attr`` with a Data, which has its own.
             ValueError: a Data without ``x``, or without the ``edge_attr`` that the layer reads; labels of other edges
                 than those of a Data; nodes that are not in the order of their graphs, labels with other borders
                 than ``batch``, labels that are missing or do not fit, or another width.

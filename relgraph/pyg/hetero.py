@@ -82,7 +82,6 @@ class RelationHeteroConv(EdgeLayer):
             None if no kind has.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as metadata that is not a pair.
         ValueError: sizes below 1, no width for a kind of node, metadata without edges, or with edges between unknown
             nodes; a score for other sizes, or query tables with an ``Additive``.
 
@@ -154,7 +153,6 @@ class RelationHeteroConv(EdgeLayer):
             with alpha as its values). The weights of a node's edges of all kinds sum to one.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as edges with a HeteroData, which has its own.
             ValueError: kinds that are not in the metadata, edges without their nodes or features, features of a kind
                 without ``edge_dim``, shapes or devices that do not fit, ends out of range.
 

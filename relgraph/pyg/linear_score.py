@@ -31,7 +31,6 @@ class LinearScore(nn.Module):
         edge: whether there is an A_f; needed by a layer whose score reads ``edge_attr``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: a size below 1, or a slope that is negative or not finite.
 
     Example:

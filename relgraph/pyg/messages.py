@@ -53,12 +53,6 @@ def scores_and_values(
         maps = layer.value_map()
         free = maps if isinstance(maps, Tensor) else torch.einsum("rk,hkij->hrij", *maps)
         values = _mapped(free, value_j, edge_type)
-    if layer.gates is not None:
-        gates = layer.gates()
-        keys, values = (
-            _gated(gates.get("key_gate"), keys, edge_type),
-            _gated(gates.get("value_gate"), values, edge_type),
-        )
     keys = keys + rows.get("key_table", 0.0) + edge_key
     values = values + rows.get("value_table", 0.0) + edge_value
     if how.additive:
@@ -82,14 +76,6 @@ def edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[s
         per_edge = with_zero_row(table if table.dim() == 3 else table[None])[:, slots].transpose(0, 1)
         rows[name] = per_edge[..., 0] if scalar else per_edge
     return rows
-
-
-def _gated(gate: Tensor | None, x: Tensor, edge_type: Tensor | None) -> Tensor:
-    """g[r_e] ⊙ x_e of every edge, ``[E, H, C]``, with gates ``[H, R, C]``; x_e without a relation."""
-    if gate is None or edge_type is None:
-        return x
-    slots = torch.where(edge_type < 0, gate.shape[1], edge_type)
-    return x * torch.cat([gate, torch.ones_like(gate[:, :1])], 1)[:, slots].transpose(0, 1)
 
 
 def _mapped(maps: Tensor, x: Tensor, edge_type: Tensor | None) -> Tensor:

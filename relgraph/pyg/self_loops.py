@@ -26,7 +26,6 @@ class SelfLoops(nn.Module):
         relation: the relation of these loops, -1 for none.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: an unknown ``fill_value`` or one that is not finite, or a relation below -1.
 
     Example:

@@ -49,7 +49,6 @@ class AddRelationLabels(BaseTransform):
         node_type: the attribute with the type of every node.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: an ``attr_name`` that is not an identifier, or that PyG would treat in another way
             (``"edge_labels"``).
 
@@ -137,7 +136,6 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
         if nodes were removed or moved.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: no stored labels, labels of another labeler or of edges that changed since, or nodes that were not
             labeled, or occur twice.
 

@@ -372,18 +372,18 @@ GOOD_CALLS = {
     ),
     "RelationAttention.forward (edge states)": lambda: Good(
         rg.RelationAttention(8, 2, edge_dim=2, edge_update="relational"),
-        {"query": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
-        also={"query": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("query",)},
+        {"query": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2)},
+        also={"query": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationEncoder.forward (edge states)": lambda: Good(
         rg.RelationEncoder(_grit_layer(), 2),
-        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
-        also={"src": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("src",)},
+        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2)},
+        also={"src": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationEncoderLayer.forward (edge states)": lambda: Good(
         _grit_layer(),
-        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2), "degree": torch.tensor([1, 2, 0])},
-        also={"src": ("labels", "degree"), "labels": ("edge_attr",), "edge_attr": ("labels",), "degree": ("src",)},
+        {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2)},
+        also={"src": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationalEdges": lambda: Good(rg.nn.RelationalEdges, {**STATES, "width": 9, "hidden": 5, **PLACE}),
     "RelationAttention.forward (positions)": lambda: Good(
@@ -462,51 +462,6 @@ GOOD_CALLS = {
     ),
     "RelationDecoderLayer.forward (a cache)": lambda: _growing(
         "decoder", "tgt", rg.nn.LayerCache, memory=_rows(4), memory_labels=LABELER(3, 4)
-    ),
-    "RelationDecoderLayer.forward (scores by row)": lambda: Good(
-        rg.RelationDecoderLayer(
-            8,
-            2,
-            16,
-            num_labels=3,
-            tables=("bias",),
-            cross_attention=rg.RelationAttention(8, 2, num_labels=3, tables=("value",)),
-        ),
-        {
-            "tgt": _rows(),
-            "memory": _rows(4),
-            "labels": LABELER(3),
-            "memory_labels": LABELER(3, 4),
-            "row_scores": torch.randn(2, 2, 3, 3),
-            "memory_row_scores": torch.randn(2, 2, 3, 3),
-        },
-        also={
-            "tgt": ("labels", "memory_labels", "row_scores", "memory_row_scores"),
-            "memory": ("tgt", "memory_labels"),
-        },
-    ),
-    "RelationDecoderLayer.forward (features of edges)": lambda: Good(
-        rg.RelationDecoderLayer(
-            8,
-            2,
-            16,
-            self_attention=rg.RelationAttention(8, 2, num_labels=3, edge_dim=2),
-            cross_attention=rg.RelationAttention(8, 2, num_labels=3, edge_dim=2),
-        ),
-        {
-            "tgt": _rows(),
-            "memory": _rows(4),
-            "labels": _edges(),
-            "memory_labels": _edges(4),
-            "edge_attr": torch.randn(2, 2),
-            "memory_edge_attr": torch.randn(2, 2),
-        },
-        also={
-            "tgt": ("labels", "memory_labels"),
-            "memory": ("tgt", "memory_labels"),
-            **dict.fromkeys(("labels", "memory_labels", "edge_attr"), ("edge_attr", "memory_edge_attr", "labels")),
-            "memory_edge_attr": ("memory_labels", "edge_attr"),
-        },
     ),
     # --- Stacks
     "RelationEncoder": lambda: Good(

@@ -143,8 +143,6 @@ GOOD_CALLS = {
             "tables": ("key", "bias"),
             "score": rg.score.Additive.learned(2, 4),
             "value_map": 2,
-            "key_gate": False,
-            "value_gate": False,
             "tie_projections": ("value", "query"),
             "edge_terms": ("key", "value"),
             "out_bias": True,
@@ -160,8 +158,8 @@ GOOD_CALLS = {
     ),
     "RelationConv.forward (edge states)": lambda: Good(
         rg.pyg.RelationConv(8, 4, edge_dim=3, edge_update="relational"),
-        {"x": torch.randn(3, 8), "edge_index": _index(), "edge_attr": torch.eye(3), "degree": torch.tensor([1, 2, 0])},
-        also={**ALSO, "x": ("edge_index", "degree"), "degree": ("x",)},
+        {"x": torch.randn(3, 8), "edge_index": _index(), "edge_attr": torch.eye(3)},
+        also={**ALSO, "x": ("edge_index",)},
     ),
     "RelationConv (full maps)": lambda: Good(
         rg.pyg.RelationConv,

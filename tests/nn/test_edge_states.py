@@ -127,7 +127,7 @@ def test_what_edge_states_refuse():
             rg.RelationAttention(E, H, edge_dim=F, edge_update=True, **options)
     with pytest.raises(ValueError, match="edge_dim must be given"):
         rg.RelationAttention(E, H, edge_update=True)
-    with pytest.raises(NotImplementedError, match="self_attention must have no edge_update"):
+    with pytest.raises(NotImplementedError, match="self_attention must have no edge_dim"):
         rg.RelationDecoderLayer(E, H, self_attention=attention)
     with pytest.raises(NotImplementedError, match="custom_encoder must have attentions without edge_update"):
         rg.RelationTransformer(E, H, custom_encoder=made(1))

@@ -374,34 +374,6 @@ class TestLayers:
             steps.append(layer(x[:, at], is_causal=True, cache=cache, row_scores=rows[:, :, at]))
         close(torch.cat(steps, 1), layer(x, is_causal=True, row_scores=rows))
 
-    def test_scores_by_row_of_a_decoder_layer(self):
-        own = {"num_labels": LABELS, "tables": ("bias",), "num_memory_labels": 3, "memory_tables": ("bias",)}
-        layer = decoder_layer(12, 3, 20, 0.0, dtype=F64, **own).eval()
-        x, memory = torch.randn(2, 4, 12, dtype=F64), torch.randn(2, 6, 12, dtype=F64)
-        labels = {"labels": LABELER(4), "memory_labels": ClippedDistance(1)(4, 6, q_offset=0)}
-        rows = torch.randn(2, HEADS, 4, LABELS, dtype=F64, requires_grad=True)
-        memory_rows = torch.randn(2, HEADS, 4, 3, dtype=F64, requires_grad=True)
-        labels["tgt_is_causal"] = False
-        z = layer(x, memory, **labels, row_scores=rows, memory_row_scores=memory_rows)
-        attended = layer.norm1(x + layer.self_attn(x, labels=labels["labels"], row_scores=rows))
-        crossed = layer.multihead_attn(attended, memory, labels=labels["memory_labels"], row_scores=memory_rows)
-        both = layer.norm2(attended + crossed)
-        same(z, layer.norm3(both + layer.linear2(layer.linear1(both).relu())), [rows, memory_rows])
-        alone = [{name: x[b] for name, x in (("row_scores", rows), ("memory_row_scores", memory_rows))} for b in (0, 1)]
-        close(torch.stack([layer(x[b], memory[b], **labels, **alone[b]) for b in (0, 1)]), z)
-
-    def test_scores_by_row_of_a_packed_memory(self):
-        layer = decoder_layer(12, 3, 20, num_memory_labels=3, memory_tables=("bias",), dtype=F64).eval()
-        x, memory = torch.randn(2, 3, 12, dtype=F64), torch.randn(7, 12, dtype=F64)
-        ptr, q_ptr = torch.tensor([0, 3, 7]), torch.tensor([0, 3, 6])
-        rows = torch.randn(HEADS, 6, 3, dtype=F64)
-        labels = ClippedDistance(1)(6, 7, ptr=ptr, q_ptr=q_ptr)
-        z = layer(x, memory, memory_labels=labels, memory_row_scores=rows)
-        for b, (start, stop) in enumerate(((0, 3), (3, 7))):
-            own = ClippedDistance(1)(3, stop - start, q_offset=0)
-            mine = {"memory_labels": own, "memory_row_scores": rows[:, 3 * b : 3 * b + 3]}
-            close(layer(x[b], memory[start:stop], **mine), z[b])
-
 
 class TestCompiled:
     @pytest.mark.parametrize("name", ["additive", pytest.param("bases", marks=pytest.mark.slow)])
@@ -460,18 +432,6 @@ class TestBadInput:
             score.zero_grad()
             layer(x, labels=LABELER(5)).sum().backward()
             assert all(parameter.grad.abs().sum() > 0 for parameter in score.parameters())
-
-    def test_scores_by_row_in_a_decoder_layer(self):
-        x, rows = torch.randn(2, 5, 12, dtype=F64), torch.randn(2, 3, 5, 5, dtype=F64)
-        layer = decoder_layer(12, 3, 20, labeler=LABELER, num_memory_labels=5, dtype=F64)
-        labels = {"memory_labels": LABELER(5)}
-        with pytest.raises(ValueError, match="^row_scores must be None for a layer with a key table"):
-            layer(x, x, **labels, row_scores=rows)
-        with pytest.raises(ValueError, match="^memory_row_scores must be None for a layer with a key table"):
-            layer(x, x, **labels, memory_row_scores=rows)
-        layer = decoder_layer(12, 3, 20, num_memory_labels=5, memory_tables=("bias",), dtype=F64)
-        with pytest.raises(ValueError, match=r"^memory_row_scores must have .* = \[2, 3, 5, 5\], got \[2, 3, 5, 4\]"):
-            layer(x, x, **labels, memory_row_scores=rows[..., :4])
 
     def test_a_function_that_changes_the_shape(self):
         layer, x = make(score=lambda e: e[..., :1]), torch.randn(2, 5, 12, dtype=F64)

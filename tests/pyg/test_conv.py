@@ -54,8 +54,7 @@ LAYERS = [
     {"score": rg.score.Softcap(0.5), "tables": ("key", "bias", "query")}, {"score": rg.score.LeakyReLU()},
     {"score": lambda scores: scores.sin() + scores, "value_map": 2}, {"score": nn.Softplus(), "value_map": True},
     {"value_map": True, "tables": ()}, {"value_map": 3, "edge_dim": 2}, {"value_map": 2, "add_self_loops": True},
-    {"key_gate": True, "value_gate": True, "tables": ALL, "edge_dim": 2}, {"value_gate": True, "tables": ()},
-    {"key_gate": True, "value_map": 2, "score": rg.score.Softcap(2.0)},
+    {"value_map": 2, "score": rg.score.Softcap(2.0)},
 ]  # fmt: skip
 LAYERS += [{"score": rg.score.Additive.learned(2, 3, activation), **options} for activation, options in (
     ("leaky_relu", {}), (torch.tanh, {"edge_dim": 2}), ("relu", {"num_relations": None, "edge_dim": 2}),
@@ -339,7 +338,6 @@ def test_copies_autocast_dropout_and_repr(graph):
     some = layer(tables=tables("value", "key", "bias", per_head=["key"], tied=True))
     assert repr(some).endswith("num_relations=4, kinds=('key', 'value', 'bias'), per_head=('key',), tied=True)")
     assert repr(layer(num_relations=None)) == "RelationConv(5, 3, heads=2)"
-    assert repr(layer(tables=(), key_gate=True)).endswith(", key_gate=True)")
     shown = repr(layer(tables=["bias"], score=torch.sin, value_map=2))
     assert shown.endswith("kinds=('bias',), score=sin, value_map=2)")
     shown = repr(layer(num_relations=None, score=rg.score.Additive.learned(2, 3)))

@@ -43,8 +43,8 @@ def tied(*names):
 
 LINEAR = {"score": LinearScore(H, C), "tables": ("value", "bias")}
 LAYERS = [
-    full("value"), full("key"), full("key", "value"), full("key", "value", key_gate=True, value_gate=True),
-    full("value", value_gate=True, normalize="softmax", **LINEAR), full("key", "value", num_bases=2, tables=()),
+    full("value"), full("key"), full("key", "value"),
+    full("value", normalize="softmax", **LINEAR), full("key", "value", num_bases=2, tables=()),
     full("key", "value", num_blocks=3, beta=True, concat=False), full("key", "value", tables=(), **tied("value")),
     full("key", "value", tables=("key", "value", "query", "bias"), edge_dim=2, score=rg.score.Softcap(2.0)),
     full("key", value_map=True), full("key", value_map=2, **tied("query") | {"query_map": "full", "tables": ("bias",)}),
@@ -76,7 +76,6 @@ def looped(conv, x, edge_index, edge_type, attr):
         edge_index = torch.cat([edge_index[:, keep], torch.arange(N).repeat(2, 1)], 1)
         edge_type = torch.cat([edge_type[keep], edge_type.new_full((N,), conv.self_loops.relation)])
     tables = {} if conv.tables is None else dict(conv.tables())
-    tables |= {} if conv.gates is None else conv.gates()
     maps = {
         name: None if name not in conv.full_maps else getattr(conv, f"{name}_map") for name in ("key", "value", "query")
     }
@@ -103,7 +102,6 @@ def looped(conv, x, edge_index, edge_type, attr):
             within = conv.value_map()
             within = within if isinstance(within, torch.Tensor) else torch.einsum("rk,hkij->hrij", *within)
             value = (within[:, r] @ value[..., None])[..., 0]
-        value = value * row("value_gate", r) if "value_gate" in tables else value
         values.append(value + row("value_table", r) + edge_vector(conv._edge_projections()[1], e))
         if conv.normalize == "relation":
             scores.append(torch.zeros(H, dtype=F64))
@@ -114,8 +112,7 @@ def looped(conv, x, edge_index, edge_type, attr):
             if linear.edge is not None:
                 score = score + edge_vector(conv.lin_edge, e).flatten() @ linear.edge
         else:
-            keys = key * row("key_gate", r) if "key_gate" in tables else key
-            keys = keys + row("key_table", r) + edge_vector(conv._edge_projections()[0], e)
+            keys = key + row("key_table", r) + edge_vector(conv._edge_projections()[0], e)
             if isinstance(conv.score, rg.score.Additive):
                 score = (torch.nn.functional.leaky_relu(query + keys, 0.2) * conv.score.weight).sum(-1)
             elif isinstance(conv.score, rg.score.Bilinear):
@@ -368,7 +365,6 @@ REFUSED = [
     (NotImplementedError, r"score must be a dot product or LinearScore with query_map='full', got Additive",
      full("query", score=rg.score.Additive.learned(H, C), tables=("bias",))),
     (NotImplementedError, r"edge_terms must leave out 'key' with query_map='full'", full("query", edge_dim=2, tables=("bias",))),
-    (NotImplementedError, "key_gate must be False with score=LinearScore, got True", LINEAR | {"key_gate": True}),
     (ValueError, r"unknown normalize 'none'; expected one of \['softmax', 'relation'\]", {"normalize": "none"}),
     (ValueError, r"num_relations must be given with normalize='relation'", {"normalize": "relation", "num_relations": None}),
 ]  # fmt: skip
@@ -376,7 +372,7 @@ REFUSED += [
     (NotImplementedError, f"{name} must be left out with normalize='relation'", {"normalize": "relation", "tables": (), **full("value"), name: one})
     for name, one in (
         ("tables", ("key",)), ("score", rg.score.Softcap(1.0)), ("key_map", "full"), ("query_map", "full"), ("impl", "edges"),
-        ("value_map", True), ("edge_dim", 2), ("value_gate", True), ("dropout", 0.5), ("aggr", "max"),
+        ("value_map", True), ("edge_dim", 2), ("dropout", 0.5), ("aggr", "max"),
     )
 ]  # fmt: skip
 
