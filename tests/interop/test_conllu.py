@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import relgraph as rg
 from relgraph.interop import conllu
 from relgraph.interop.conllu import UPOS, parse, read
-
-DATA = Path(os.environ.get("RELGRAPH_DATA", Path(__file__).parents[2].parent / "shared" / "data")) / "ud-ewt"
 
 TEXT = """\
 # sent_id = one
@@ -171,22 +166,6 @@ def test_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "relgraph.interop.conllu")
     with pytest.raises(ImportError, match=r"pip install conllu"):
         import_module("relgraph.interop.conllu")
-
-
-@pytest.mark.skipif(
-    not DATA.is_dir(), reason="the treebank UD English EWT is not there; RELGRAPH_DATA names its folder"
-)
-def test_a_part_of_a_treebank():
-    with gzip.open(DATA / "en_ewt-ud-dev.conllu.gz", "rt", encoding="utf-8") as file:
-        text = "\n\n".join(file.read().split("\n\n")[:300])
-    sentences = parse(text, tags=UPOS)
-    assert len(sentences) == 300
-    columns = [line.split("\t") for line in text.split("\n") if line[:1].isdigit()]
-    heads = torch.tensor([int(column[6]) for column in columns if column[0].isdecimal()])
-    assert torch.equal(torch.cat([sentence.graph.parents() for sentence in sentences]) + 1, heads)
-    batch = rg.Graph.batch([sentence.graph for sentence in sentences[:100]])
-    labels = rg.labelers.dependency_relations(attend="edges")(batch)
-    assert labels.ids.shape == (2 * batch.num_edges,)
 
 
 @pytest.mark.parametrize("spans", [("1-2", "2-3", None), (None, "1-2", None), ("2-3", None, None)])

@@ -75,16 +75,6 @@ class TestBucketed:
                 low, high = (name.split("..") * 2)[:2]
                 assert inside == list(range(int(low), int(high) + 1))
 
-    def test_names_of_the_original_setting(self):
-        names = BucketedDistance().names
-        assert names[0] == "0"
-        assert names[7] == "-7"
-        assert names[8] == "-11..-8"
-        assert names[15] == "<=-91"
-        assert names[16] == "unused 16"
-        assert names[31] == ">=91"
-        assert BucketedDistance(bidirectional=False).names[0] == ">=0"
-
 
 def deberta_bucket(distance, half, longest):
     """Compute DeBERTa's row for one distance i - j, each step in float32."""
