@@ -1,8 +1,8 @@
 """``python -m relgraph``: versions, devices, and which implementations work here and why not.
 
 This compares values and gradients of every implementation with ``reference`` in float64 on tiny problems. On a GPU it
-runs the self-check of the fused kernels for each dtype, and shows which implementation ``impl=None`` takes for typical
-calls. The exit status is 1 if a self-check fails or an implementation that should work does not, else 0.
+also shows which implementation ``impl=None`` takes for typical calls. The exit status is 1 if an implementation that
+should work does not, else 0.
 
 ``python -m relgraph compile`` compiles the kernels of ``native`` from the sources that are installed, for this very
 processor, and keeps them in the cache. That takes 10 to 20 seconds of a C++ compiler. With ``--exported`` it makes the
@@ -12,7 +12,6 @@ file that exported programs load: docs/howto/deploy.md.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import platform
 import re
@@ -31,7 +30,6 @@ import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.native import build, compiler, exported
 from relgraph.impl.native.compiler import UnavailableError
-from relgraph.impl.triton import limits, selfcheck
 
 PACKAGES = {
     "torch-geometric": ("torch_geometric", "pyg"),
@@ -44,9 +42,6 @@ PACKAGES = {
 
 TOLERANCE = 1e-4
 """The largest error of float32, for values and gradients of about 1."""
-
-SIZES = (64, 128)
-"""The head sizes whose kernels are checked: those of most models. A call with heads of another size checks its own."""
 
 TESTED = {("2.13", "3.11"), ("2.15", "3.12"), ("2.15", "3.13")}
 """The versions of torch and Python that the tests passed with: the pinned ones in each run of CI, others by hand."""
@@ -74,29 +69,6 @@ class Tried(NamedTuple):
         return f"{self.impl:<12}{self.device:<8}{state}{f': {self.why}' if self.why else ''}"
 
 
-class Checked(NamedTuple):
-    """The outcome of the self-check of the fused kernels on one GPU, or why it did not run."""
-
-    device: str
-    why: str | None
-    dtype: str | None = None
-    pairs: str | None = None
-    size: int | None = None
-    passed: bool | None = None
-    worst: float | None = None
-    allowed: float | None = None
-    seconds: float | None = None
-    trace: str | None = None
-
-    def __str__(self) -> str:
-        if self.passed is None:
-            return f"{'self-check':<18}{self.device:<8}not made: {self.why}"
-        state = "passes" if self.passed else "FAILS"
-        figures = f"largest error {self.worst:.1e}, allowed {self.allowed:g}, {self.seconds:.1f} s"
-        asked = f"{self.device:<8}{self.dtype:<10}{self.pairs:<14}{self.size:<5}"
-        return f"{'self-check':<18}{asked}{state} ({figures}){f': {self.why}' if self.why else ''}"
-
-
 class Taken(NamedTuple):
     """What ``impl=None`` takes for one typical call on a GPU."""
 
@@ -121,18 +93,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return compile_exported_file() if options.exported else compile_kernels()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # failures go into the report
-        checked = [one for gpu in gpus() for one in check_kernels(gpu)]
         taken = [one for gpu in gpus() for one in typical_calls(gpu)]
         devices = ["cpu", *map(str, gpus())]
         tried = [try_one(impl, device) for device in devices for impl in IMPLEMENTATIONS]
-    ok = all(one.works or one.refused for one in tried) and not any(one.passed is False for one in checked)
+    ok = all(one.works or one.refused for one in tried)
     report = {"relgraph": rg.__version__, "python": platform.python_version(), "torch": torch.__version__}
     report |= {"tested": (minor(torch.__version__), minor(platform.python_version())) in TESTED}
     report |= {"packages": {package: installed(package) for package in PACKAGES}}
     report |= {"extras": {package: extra for package, (_, extra) in PACKAGES.items()}}
     cpu = {"machine": platform.machine(), "threads": torch.get_num_threads()}
     report |= {"devices": {"cpu": cpu, "cuda": cuda_as_json()}, "kernels": kernels_as_json()}
-    parts = {"self_checks": checked, "typical_calls": taken, "implementations": tried}
+    parts = {"typical_calls": taken, "implementations": tried}
     if options.json:
         report |= {name: [one._asdict() for one in part] for name, part in parts.items()}
         print(json.dumps(report | {"ok": ok}, indent=2))
@@ -175,26 +146,6 @@ def minor(version: str) -> str:
 def gpus() -> list[torch.device]:
     """The GPUs of this machine."""
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-
-
-def check_kernels(gpu: torch.device) -> list[Checked]:
-    """The self-check for every dtype, family of kernels and size in ``SIZES``, or one reason why there is none."""
-    x = torch.zeros(1, 1, 2, 16, device=gpu)
-    refused = rg.which_impl(x, x, x, None, impl="dense").refused.get("triton")  # a call by name checks nothing
-    if refused is not None:
-        return [Checked(str(gpu), refused)]
-    made = []
-    for dtype, listed, size in itertools.product(limits.DTYPES, (False, True), SIZES):
-        name, pairs = str(dtype).removeprefix("torch."), "listed pairs" if listed else "all pairs"
-        try:
-            found = selfcheck.make_sure(selfcheck.Configuration(gpu, dtype, listed, size, limits.uses_tf32(dtype)))
-        except torch.OutOfMemoryError as error:
-            made.append(Checked(str(gpu), f"{name}, {pairs}, {size}: {error}"))
-            continue
-        assert found is not None  # no graph is recorded here
-        figures = found.worst, selfcheck.allowed(dtype), found.seconds, found.trace
-        made.append(Checked(str(gpu), found.why, name, pairs, size, found.why is None, *figures))
-    return made
 
 
 def typical_calls(gpu: torch.device) -> list[Taken]:
