@@ -165,7 +165,7 @@ def test_packed_graphs_and_rows_and_columns_of_labels():
             {"value_gate": torch.zeros(R, D), "value_map": torch.zeros(R, D, D)}, ValueError,
             "value_gate must be None with a value_map",
         ),
-        ({"key_gate": torch.zeros(R, D), "impl": "triton"}, NotImplementedError, "has key_gate or value_gate over listed pairs only; use"),
+        ({"key_gate": torch.zeros(R, D), "impl": "triton"}, NotImplementedError, "has no key_gate or value_gate; use"),
     ],
 )  # fmt: skip
 def test_gates_that_do_not_fit(options, error, match):

@@ -15,7 +15,6 @@ import relgraph as rg
 from relgraph import __main__ as report
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.native import build
-from relgraph.impl.triton import limits, selfcheck
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +119,7 @@ def test_an_implementation_that_is_wrong(monkeypatch, capsys):
 
 @pytest.fixture
 def gpu(monkeypatch, on_a_gpu):
-    """Pretend to have one GPU, whose self-check passes."""
+    """Pretend to have one GPU."""
     found = types.SimpleNamespace(name="NVIDIA Example", major=9, minor=0, total_memory=80 * 2**30)
     monkeypatch.setattr(report, "gpus", lambda: [torch.device("cpu")])
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: found)
@@ -128,17 +127,12 @@ def gpu(monkeypatch, on_a_gpu):
 
 
 def test_on_a_gpu(gpu, monkeypatch, capsys):
-    monkeypatch.setattr(selfcheck, "_check", lambda *_: selfcheck.Outcome(None, 0.0002, 1.25))
     monkeypatch.setattr(report, "driver", lambda: "550.54.15")
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     assert report.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "cuda              12.8, driver 550.54.15" in lines
     assert "cpu               NVIDIA Example, compute capability 9.0, 80.0 GiB" in lines
-    checks = [line for line in lines if line.startswith("self-check")]
-    assert len(checks) == 12
-    passes = "passes (largest error 2.0e-04, allowed 0.005, 1.2 s)"
-    assert checks[0] == f"self-check        cpu     float16   all pairs     64   {passes}"
     taken = {line[36:]: line[26:36].strip() for line in lines if line.startswith("impl=None takes")}
     assert taken == {
         "distances, bfloat16": "triton",
@@ -149,29 +143,6 @@ def test_on_a_gpu(gpu, monkeypatch, capsys):
         "edges only, bfloat16": "triton",
     }
     assert taken["distances, float64"] in ("chunked", "native")
-
-
-def test_a_self_check_that_fails_is_reported_once_and_ends_with_1(gpu, monkeypatch, capsys):
-    failed = selfcheck.Outcome("RuntimeError: no such instruction", 0.0, 2.0, "Traceback ...")
-    monkeypatch.setattr(selfcheck, "_check", lambda *_: failed)
-    assert report.main(["--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is False
-    assert told["devices"]["cuda"]["devices"] == [
-        {"device": "cpu", "name": "NVIDIA Example", "capability": "9.0", "memory": 80.0}
-    ]
-    first = told["self_checks"][0]
-    assert (first["dtype"], first["size"], first["passed"]) == ("float16", 64, False)
-    assert first["trace"] == "Traceback ..."
-    assert "triton" not in {one["impl"] for one in told["typical_calls"]}
-    assert report.main([]) == 1
-    assert "FAILS (largest error 0.0e+00, allowed 0.005, 2.0 s): RuntimeError: no such" in capsys.readouterr().out
-
-
-def test_a_gpu_that_the_kernels_refuse_is_no_failure(gpu, monkeypatch, capsys):
-    monkeypatch.setattr(limits, "SWITCHED", "0")
-    assert report.main([]) == 0
-    assert "self-check        cpu     not made: impl='triton' RELGRAPH_TRITON=0 turns it off" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

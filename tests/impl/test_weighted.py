@@ -187,7 +187,7 @@ def test_kernels_say_which_they_refuse():
     x, table = torch.randn(1, 2, 5, 16), torch.randn(3, 16)
     labels = WEIGHTED["weighted"](5)
     refused = rg.which_impl(x, x, x, labels, table).refused
-    assert refused["triton"].endswith("has one label per pair and no weighted labels; use impl='chunked'")
+    assert refused["triton"].endswith("has no weighted labels; use impl='chunked'")
     refused = rg.which_impl(x, x, x, rg.SumLabels(labels, labels), (table, table)).refused
     assert "has weighted labels over all pairs in at most one part" in refused["native"]
     refused = rg.which_impl(x, x, x, labels, score=rg.score.Additive(torch.ones(16))).refused
