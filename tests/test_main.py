@@ -15,6 +15,7 @@ import relgraph as rg
 from relgraph import __main__ as report
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.native import build
+from relgraph.impl.triton import limits
 
 
 @pytest.fixture(autouse=True)

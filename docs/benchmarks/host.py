@@ -74,10 +74,10 @@ def stubbed() -> Iterator[None]:
     """Replace all kernels of ``impl="triton"`` by stubs."""
     from triton.runtime import KernelInterface
 
-    from relgraph.impl.triton import attention_kernels, edge_kernels, mask_kernel, vector_kernels
+    from relgraph.impl.triton import attention_kernels, edge_kernels
 
     kept = []
-    for module in (attention_kernels, edge_kernels, mask_kernel, vector_kernels):
+    for module in (attention_kernels, edge_kernels):
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, KernelInterface):
                 kept.append((module, name, kernel))
@@ -248,11 +248,10 @@ def _launches(event: Any) -> bool:
 
 def binding() -> dict[str, float]:
     """Microseconds that Triton takes per launch to bind and classify the arguments of each kernel."""
-    from relgraph.impl.triton import attention_kernels, vector_kernels
+    from relgraph.impl.triton import attention_kernels
 
     attention = attention_kernels.forward, attention_kernels.backward_rows, attention_kernels.backward_keys
-    kernels: Any = (*(kernel.fn for kernel in attention), vector_kernels.row_vectors)
-    return {kernel.__name__: _bound(kernel) for kernel in kernels}
+    return {kernel.fn.__name__: _bound(kernel.fn) for kernel in attention}
 
 
 def _bound(kernel: Any) -> float:
