@@ -66,7 +66,7 @@ def test_edge_vectors_biases_of_queries_and_functions_of_scores():
             {"value_gate": torch.zeros(R, D), "value_map": torch.zeros(R, D, D)}, ValueError,
             "value_gate must be None with a value_map",
         ),
-        ({"key_gate": torch.zeros(R, D), "impl": "triton"}, NotImplementedError, "has key_gate or value_gate over listed pairs only; use"),
+        ({"key_gate": torch.zeros(R, D), "impl": "triton"}, NotImplementedError, "has no key_gate or value_gate; use"),
     ],
 )  # fmt: skip
 def test_gates_that_do_not_fit(options, error, match):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 import runpy
@@ -14,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS, rule
 from relgraph.impl.rule import DENSE_SCORES
-from relgraph.impl.triton import limits, selfcheck
+from relgraph.impl.triton import limits
 from tests.cases import KINDS, make
 
 SIDE = int(DENSE_SCORES**0.5)
@@ -140,13 +141,9 @@ def fake(length=4, dtype=torch.bfloat16):
 
 @pytest.fixture
 def triton_there(monkeypatch):
-    """Pretend that Triton is installed and unchecked, and fail if a check is made."""
+    """Pretend that Triton is installed and asked for."""
     monkeypatch.setattr(limits, "HAS_TRITON", True)
-    monkeypatch.setattr(selfcheck, "_outcomes", {})
-    monkeypatch.setattr(selfcheck, "make_sure", lambda *_, **__: pytest.fail("a check was made"))
-
-
-NOT_YET = "the self-check of impl='triton' was not made yet for this device, dtype and head size"
+    monkeypatch.setattr(limits, "ASKED", True)
 
 
 @pytest.mark.parametrize("length", [1, 4, 1024])
@@ -154,52 +151,32 @@ def test_fake_tensors_of_a_gpu_take_the_fused_kernels(triton_there, length):
     x = fake(length)
     choice = rg.which_impl(x, x, x, rg.ClippedDistance(2)(length))
     assert choice.impl == "triton"
-    assert choice.reason == "the tensors are on a GPU, outside torch.export, and the fused kernels can do the call"
-    assert choice.notes == (NOT_YET,)
-    assert f"note: {NOT_YET}" in str(choice).splitlines()
-    weights = rg.which_impl(x, x, x, rg.ClippedDistance(2)(length), need_weights=True)
-    assert (weights.impl, weights.notes) == ("dense", ())
+    assert choice.reason == (
+        "the tensors are on a GPU, outside torch.export, RELGRAPH_TRITON=1 asks for the fused kernels, and they can do "
+        "the call"
+    )
+    assert rg.which_impl(x, x, x, rg.ClippedDistance(2)(length), need_weights=True).impl == "dense"
 
 
-def test_a_check_that_failed_is_told_and_takes_the_kernels_out_of_the_rule(triton_there):
-    x = fake()
-    selfcheck._outcomes[selfcheck.configuration(x, x, listed=False)] = selfcheck.Outcome("output: 5.0e-01", 0.5, 1.0)
-    choice = rg.which_impl(x, x, x, None)
-    assert choice.impl == "dense"
-    assert "triton" not in choice.refused
-    told = "impl=None does not take 'triton', whose self-check failed here: heads of 64: output: 5.0e-01; asked for by name it runs"
-    assert choice.notes == (told,)
-    assert rg.which_impl(x, x, x, None, impl="triton").impl == "triton"
-    other = fake(dtype=torch.float16)
-    assert rg.which_impl(other, other, other, None).impl == "triton"
-
-
-def test_a_check_is_told_where_it_was_made(on_a_gpu):
-    x = torch.zeros(1, 1, 4, 2)
-    choice = rg.which_impl(x, x, x, None)
-    assert (choice.impl, choice.notes) == ("triton", ("the self-check of impl='triton' passed here, in 0.2 s",))
+@pytest.mark.parametrize(("length", "impl"), [(1, "dense"), (4, "dense"), (4096, "chunked")])
+def test_a_gpu_takes_plain_torch_unless_the_kernels_are_asked_for(triton_there, monkeypatch, length, impl):
+    monkeypatch.setattr(limits, "ASKED", False)
+    x = fake(length)
+    choice = rg.which_impl(x, x, x, rg.ClippedDistance(2)(length))
+    assert (choice.impl, "triton" in choice.refused) == (impl, False)
+    assert rg.which_impl(x, x, x, rg.ClippedDistance(2)(length), impl="triton").impl == "triton"
 
 
 def test_shapes_alone_stand_for_a_cpu(triton_there, no_kernels):
-    choice = ask()
-    assert (choice.impl, choice.notes) == ("dense", ())
+    assert ask().impl == "dense"
 
 
-@pytest.mark.parametrize(
-    ("switch", "reason"),
-    [("0", "RELGRAPH_TRITON=0 turns it off"), ("no", "RELGRAPH_TRITON must be 0 or 1, got 'no'")],
-)
-def test_the_kernels_can_be_turned_off(triton_there, monkeypatch, switch, reason):
-    monkeypatch.setattr(limits, "SWITCHED", switch)
-    x = fake()
-    choice = rg.which_impl(x, x, x, None)
-    assert choice.impl == "dense"
-    assert choice.refused["triton"] == f"impl='triton' {reason}; use impl='chunked'"
-
-
-def test_the_switch_is_read_when_relgraph_is_imported(monkeypatch):
-    monkeypatch.setenv("RELGRAPH_TRITON", "0")
-    assert runpy.run_path(limits.__file__)["turned_off"]() == "RELGRAPH_TRITON=0 turns it off"
+@pytest.mark.parametrize(("switch", "asked"), [(None, False), ("0", False), ("1", True)])
+def test_the_switch_is_read_when_relgraph_is_imported(monkeypatch, switch, asked):
+    monkeypatch.delenv("RELGRAPH_TRITON", raising=False)
+    if switch is not None:
+        monkeypatch.setenv("RELGRAPH_TRITON", switch)
+    assert runpy.run_path(limits.__file__)["ASKED"] is asked
 
 
 def test_a_gpu_that_is_too_old(monkeypatch):
@@ -221,14 +198,11 @@ def test_a_gpu_that_is_too_old(monkeypatch):
     assert (choice.impl, choice.refused["triton"]) == ("dense", f"impl='triton' {why}; use impl='chunked'")
 
 
-def test_a_gpu_without_triton_says_so_once(on_a_gpu, no_kernels, monkeypatch, caplog):
-    monkeypatch.setattr(limits, "HAS_TRITON", False)
-    monkeypatch.setattr(limits, "_said", [])
-    x = torch.zeros(1, 1, 4, 2)
-    for _ in range(2):
-        assert rg.which_impl(x, x, x, None).impl == "dense"
-    line = "relgraph has no fused GPU kernels, impl=None takes 'dense', 'chunked' or 'edges': triton is not installed; "
-    wanted = f"{line}pip install triton (RELGRAPH_TRITON=0 ends this line)"
+def test_asking_for_kernels_without_triton_says_so(monkeypatch, caplog):
+    monkeypatch.setenv("RELGRAPH_TRITON", "1")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    runpy.run_path(limits.__file__)
+    wanted = "RELGRAPH_TRITON=1 has no effect without triton: pip install triton"
     assert caplog.record_tuples == [("relgraph", logging.WARNING, wanted)]
 
 

@@ -4,9 +4,7 @@ Tiles, warps and stages are those of a call (``relgraph.impl.triton.tiling``). N
 head-size``; *none* is the kernel compiled without labels. The rules apply to the half types without options at heads of
 64 and 128. Other sizes, float32 (multiplied without tensor cores) and options are only reported.
 
-*row_vectors* is the small kernel before both backward kernels. *backward_mask* is the gradient of an added mask: the
-rules on spills and tensor cores apply to it. *edges* are the kernels over listed pairs, with and without 32 labels,
-with gates, and with maps by label; *segments* are the products and sums of these maps and gates.
+*edges* are the kernels over listed pairs, with and without 32 labels.
 """
 
 from __future__ import annotations
@@ -17,14 +15,7 @@ from typing import Any
 import torch
 
 from docs.kernels.configuration import ARCHITECTURES, Configuration
-from relgraph.impl.triton import (
-    attention_kernels,
-    edge_kernels,
-    labeled_keys,
-    mask_kernel,
-    segment_kernels,
-    vector_kernels,
-)
+from relgraph.impl.triton import attention_kernels, edge_kernels
 from relgraph.impl.triton.tiling import edge_tiling, product_size, tiling
 
 SIZES = (16, 32, 64, 128, 256)
@@ -32,7 +23,7 @@ HELD = (64, 128)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 WRITTEN = ("ids_ptr", "order_ptr", "bounds_ptr")
-OF_LABELS = ("bq_ptr", "db_ptr", "dp_ptr", "p_ptr")
+OF_LABELS = ("bq_ptr", "bq_run_ptr", "db_ptr", "dp_ptr", "dp_run_ptr", "p_ptr")
 LABELS: dict[str, tuple[int, tuple[str, ...]]] = {
     "none": (16, OF_LABELS + WRITTEN),
     "distance": (64, WRITTEN),
@@ -48,8 +39,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 """The tensors that each option adds."""
 
 RARE = (
-    "keep_ptr", "dlse_ptr", "added_ptr", "factor_ptr", "again_ptr", "mass_ptr", "dmass_ptr", "dadded_ptr",
-    "kg_ptr", "vg_ptr", "ds_ptr", "kept_ptr", "at_ptr", "key_ptr",
+    "keep_ptr", "dlse_ptr", "added_ptr", "factor_ptr", "again_ptr",
     *(name for names in OPTIONS.values() for name in names),
 )  # fmt: skip
 """Tensors that are absent from a plain call."""
@@ -57,20 +47,11 @@ RARE = (
 IN_DTYPE = ("q_ptr", "k_ptr", "v_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
 POINTERS = {
     "mask_ptr": "*u8", "seed_ptr": "*i64", "ids_ptr": "*u8", "order_ptr": "*u8", "bounds_ptr": "*u8",
-    **dict.fromkeys(("blocks_ptr", "runs_ptr", "tiles_ptr", "key_blocks_ptr", "table_ptr", "columns_ptr"), "*i32"),
-    **dict.fromkeys(("begin_ptr", "col_ptr", "row_ptr", "label_ptr", "pair_ptr", "at_ptr", "key_ptr"), "*i32"),
-    **dict.fromkeys(("number_ptr", "start_ptr", "end_ptr", "list_ptr", "query_ptr"), "*i32"),
+    **dict.fromkeys(("blocks_ptr", "runs_ptr", "tiles_ptr"), "*i32"),
+    **dict.fromkeys(("begin_ptr", "col_ptr", "row_ptr", "label_ptr", "pair_ptr"), "*i32"),
 }  # fmt: skip
-FLOATS = ("scale", "boost", "bend", "q_scale", "k_scale", "drop", "grow")
-ALIGNED = ("q", "k", "v", "bq", "ck", "do", "x", "a", "b")
-
-OF_EDGES: dict[str, tuple[str, ...]] = {
-    "none": OF_LABELS,
-    "labels": (),
-    "gates": (*OF_LABELS, "kg_ptr", "vg_ptr", "ds_ptr", "kept_ptr"),
-    "maps": (*OF_LABELS, "at_ptr", "key_ptr"),
-}
-"""What the kernels over listed pairs compute; tables' tensors are absent except with labels."""
+FLOATS = ("scale", "boost", "q_scale", "k_scale", "drop", "grow")
+ALIGNED = ("q", "k", "v", "bq", "ck", "do")
 
 
 def configurations() -> Iterator[Configuration]:
@@ -82,19 +63,14 @@ def configurations() -> Iterator[Configuration]:
                     continue
                 for labels in LABELS:
                     yield from kernels(labels, dtype, size, arch)
-                    yield of_mask(labels, dtype, size, arch)
         for option in OPTIONS:
             for labels in LABELS:
                 if option != "query table" or labels != "none":
                     yield from kernels(labels, "bf16", 64, arch, option)
-    for size in (64, 256):
-        for dtype in ("bf16", "fp32"):
-            yield from (row_vectors(labels, dtype, size) for labels in ("distance", "written"))
     for size in (16, 64, 128):
         for dtype in ("bf16", "fp32"):
-            for kind in OF_EDGES:
+            for kind in ("none", "labels"):
                 yield from over_edges(size, dtype, kind)
-            yield from segments(size, dtype)
 
 
 def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> Iterator[Configuration]:
@@ -107,8 +83,7 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
         constants = {
             "D": size, "DV": size, "BD": product_size(size), "BDV": product_size(size),
             "BM": tiles.rows, "BN": tiles.keys, "STEP": tiles.step, "GROUP": 1, "PARTS": 1, "RP": columns,
-            "PACKED": False, "PRECISION": "ieee", "SCORE": 0, "NEGATED": False,
-            "DROPOUT": int(option == "dropout"), "FOLDED": option != "dropout",
+            "PRECISION": "ieee", "DROPOUT": int(option == "dropout"),
         }  # fmt: skip
         yield Configuration(
             " ".join(filter(None, (name, labels, dtype, str(size), option))),
@@ -122,36 +97,6 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
             archs=(arch,),
             held=not option and dtype != "fp32" and size in HELD,
         )
-
-
-def of_mask(labels: str, dtype: str, size: int, arch: int) -> Configuration:
-    """The gradient of an added mask, one number per pair and head for all batch rows."""
-    absent = LABELS[labels][1]
-    fn: Any = mask_kernel.backward_mask.fn
-    tiles = tiling("backward_mask", size, size, TYPES[dtype], divmod(arch, 10), by_distance=labels != "written")
-    constants = {
-        "D": size, "DV": size, "BD": product_size(size), "BDV": product_size(size), "BM": tiles.rows, "BN": tiles.keys,
-        "GROUP": 1, "PARTS": 1, "PACKED": False, "PRECISION": "ieee", "SCORE": 0, "NEGATED": False, "DROPOUT": 0,
-        "APART": False, "SUM_ROWS": False,
-    }  # fmt: skip
-    if labels != "written":
-        absent += ("table_ptr", "columns_ptr")
-    types = {"do_ptr": f"*{dtype}", "mask_ptr": f"*{dtype}"}
-    given = arguments(fn, dtype, constants, absent, ("mask_ptr",), types)
-    loop = "uniform" if labels == "none" else "mixed"
-    return Configuration(
-        f"backward_mask {labels} {dtype} {size}",
-        fn,
-        *given,
-        tiles.warps,
-        tiles.stages,
-        None if labels == "none" else f"backward_mask none {dtype} {size}",
-        loops=(loop,),
-        pairs=tiles.rows * tiles.keys,
-        turns={loop: 1},
-        archs=(arch,),
-        held=dtype != "fp32" and size in HELD,
-    )
 
 
 def arguments(
@@ -178,65 +123,19 @@ def arguments(
     return found | {name: type for name, type in types.items() if name in found}, fixed
 
 
-def row_vectors(labels: str, dtype: str, size: int) -> Configuration:
-    """The kernel that computes what backward needs per row; its loops run over columns, not pairs, and are not read."""
-    fn: Any = vector_kernels.row_vectors
-    constants = {"DV": size, "BDV": product_size(size), "BM": vector_kernels.ROWS}
-    absent = ("do_low_ptr",) if dtype == "fp32" else ()
-    given = arguments(fn, dtype, constants, absent, types={"do_low_ptr": f"*{dtype}"})
-    return Configuration(f"row_vectors {labels} {dtype} {size}", fn, *given, 4, 1, loops=())
-
-
 def over_edges(size: int, dtype: str, kind: str) -> Iterator[Configuration]:
-    """The three kernels over listed pairs: with key and value tables of 32 labels, gates, maps, or none; degree 20."""
-    maps = kind == "maps"
+    """The three kernels over listed pairs: with key and value tables of 32 labels, or none; degree 20."""
     for name in ("forward", "by_row", "by_key"):
         fn: Any = getattr(edge_kernels, f"{name}_kernel").fn
-        # a labeled key has two pairs or so
         constants = edge_tiling(size, size, 32 if kind == "labels" else 0, 20.0)
         warps = constants.pop("num_warps")
-        constants |= {"H": 8, "GROUP": 1, "JOINT": False, "SCORE": 0, "PART": False, "MAPS_K": maps, "MAPS_V": maps}
-        types = {"k_ptr": "*fp32", "v_ptr": "*fp32", "dk_ptr": "*fp32", "dv_ptr": "*fp32"} if maps else {}
-        types |= {"kg_ptr": f"*{dtype}", "vg_ptr": f"*{dtype}"}
+        constants |= {"H": 8, "GROUP": 1, "JOINT": False, "PART": False}
         yield Configuration(
             f"edges {name} {kind} {dtype} {size}",
             fn,
-            *arguments(fn, dtype, constants, () if kind == "labels" else OF_LABELS, OF_EDGES[kind][4:], types),
+            *arguments(fn, dtype, constants, () if kind == "labels" else OF_LABELS),
             warps,
             1,
             None if kind == "none" else f"edges {name} none {dtype} {size}",
             loops=("edges",),
-        )
-
-
-def segments(size: int, dtype: str) -> Iterator[Configuration]:
-    """Products and sums by label; their loops run over rows, not pairs, and are not read."""
-    block = min(product_size(size), 64)
-    precision = {"PRECISION": "ieee" if dtype == "fp32" else "tf32"}
-    common = {"D": size, "BLOCK": block, "H": 8, "JOINT": False}
-    blocks = {"BLOCKS": -(-size // block)}
-    constants = {
-        "map_rows": {
-            **common,
-            **blocks,
-            **precision,
-            "TILE": labeled_keys.TILE,
-            "STEP": labeled_keys.SLICE,
-            "maps_i": 1,
-        },
-        "map_gradients": {**common, **blocks, **precision, "STEP": labeled_keys.STEP},
-        "gate_gradients": {**common, "BLOCK": max(product_size(size), 16), "STEP": 16, "GROUP": 1},
-        "sum_rows": {"BLOCK": min(product_size(size), 512), "STEP": 8},
-    }
-    for name, given in constants.items():
-        fn: Any = getattr(segment_kernels, f"{name}_kernel")
-        types = {"x_ptr": f"*{dtype}", "a_ptr": f"*{dtype}", "b_ptr": f"*{dtype}", "key_ptr": "*i32"}
-        few = name in ("gate_gradients", "sum_rows") and given["BLOCK"] <= (64 if name == "gate_gradients" else 128)
-        yield Configuration(
-            f"segments {name} {dtype} {size}",
-            fn,
-            *arguments(fn, dtype, given, (), ("key_ptr", "pair_ptr"), types),
-            1 if few else 4,
-            1 if name.startswith("map") else 3,
-            loops=(),
         )

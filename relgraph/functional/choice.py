@@ -10,7 +10,7 @@ from torch import Tensor
 from relgraph.call import LabelsLike, Options, Table, check_call
 from relgraph.call.operands import check_options, takes_options
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.rule import choose, notes, refusal, rule_for, size_in_words
+from relgraph.impl.rule import choose, refusal, rule_for, size_in_words
 
 
 @final
@@ -22,7 +22,6 @@ class ImplChoice:
         impl: the implementation that answers the call.
         reason: why it was chosen: the row of the rule that applies, or that you named it.
         refused: each implementation that does not support the call, with the reason and an alternative.
-        notes: on a GPU, whether the fused kernels of ``"triton"`` passed their self-check on the device.
 
     Example:
         >>> x = torch.randn(1, 8, 5, 16)
@@ -34,13 +33,11 @@ class ImplChoice:
     impl: str
     reason: str
     refused: dict[str, str]
-    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         able = [name for name in IMPLEMENTATIONS if name != self.impl and name not in self.refused]
         lines = [f"impl={self.impl!r}: {self.reason}"]
         lines += [f"able too: {', '.join(able)}"] if able else []
-        lines += [f"note: {note}" for note in self.notes]
         return "\n".join([*lines, *(f"refused: {reason}" for reason in self.refused.values())])
 
 
@@ -62,9 +59,7 @@ def which_impl(  # noqa: D417
     """Find which implementation :func:`~relgraph.relation_attention` chooses for these arguments, and why.
 
     This checks the arguments and prepares the labels as the call does, but computes no attention. If the labels hold no
-    tensors, the arguments may be on the ``"meta"`` device; they then count as CPU tensors. It compiles nothing. For
-    tensors on a GPU it runs the self-check of ``"triton"`` if that has not run yet, but never for fake tensors
-    (``torch._subclasses.FakeTensorMode``).
+    tensors, the arguments may be on the ``"meta"`` device; they then count as CPU tensors. It compiles nothing.
 
     Args:
         query: this and all further arguments as in :func:`~relgraph.relation_attention` (packed, ``[T, H, D]``).
@@ -72,7 +67,7 @@ def which_impl(  # noqa: D417
         need_label_mass: as in :func:`~relgraph.relation_attention_with_aux`.
 
     Returns:
-        :class:`~relgraph.functional.ImplChoice`: ``impl``, ``reason``, ``refused`` and ``notes``.
+        :class:`~relgraph.functional.ImplChoice`: ``impl``, ``reason`` and ``refused``.
 
     Raises:
         NotImplementedError: as the call.
@@ -99,4 +94,4 @@ def choice_of(given: dict[str, Any]) -> ImplChoice:
     # before refusals, which compile kernels, by which the rule would then choose otherwise
     why = rule_for(call).when.format(size=size_in_words(call)) if impl is None else "asked for by name"
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}
-    return ImplChoice(taken, why, refused, notes(call))
+    return ImplChoice(taken, why, refused)

@@ -106,17 +106,6 @@ def plug(
     _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct, keeps_plain, check)
 
 
-def plug_again(name: str, before: Callable[[Problem], None], new_name: str) -> None:
-    """Register the functions of ``name`` under a new name too, where forward calls ``before`` first."""
-    known = _KERNELS[name]
-
-    def forward(problem: Problem) -> Outputs:
-        before(problem)
-        return known.forward(problem)
-
-    _KERNELS[new_name] = known._replace(forward=forward)
-
-
 _FIELDS = {field.name: str(field.type) for field in fields(Problem)}
 _TENSORS = (*(name for name, kind in _FIELDS.items() if kind in ("Tensor", "Tensor | None")), "offset")
 """The tensors of a problem, and the key position of query row 0 if it is a tensor."""

@@ -18,9 +18,10 @@ from relgraph.impl.eager import dense, reference, rows
 from relgraph.impl.eager.edges import attend as attend_edges
 from relgraph.impl.native import build
 from relgraph.impl.native.attend import attend as attend_native
-from relgraph.impl.triton import limits, selfcheck
+from relgraph.impl.triton import limits
 from relgraph.impl.triton.attend import attend as attend_triton
 from relgraph.impl.triton.virtual import is_affine
+from relgraph.score import DOT
 
 IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "reference": reference.attend,
@@ -53,7 +54,11 @@ RULES = {
         "reference", "attention weights are asked for, and parallel edges attend separately"
     ),
     "weights": Rule("dense", "attention weights are asked for"),
-    "gpu": Rule("triton", "the tensors are on a GPU, outside torch.export, and the fused kernels can do the call"),
+    "gpu": Rule(
+        "triton",
+        "the tensors are on a GPU, outside torch.export, RELGRAPH_TRITON=1 asks for the fused kernels, and they can do "
+        "the call",
+    ),
     "edges": Rule("native", "edges-only labels on a CPU, and the compiled kernels can do the call"),
     "other edges": Rule("edges", "edges-only labels: EdgeLabels with default=None"),
     "part": Rule(
@@ -83,7 +88,7 @@ def _row_for(call: Call) -> str:
     plan, exporting = call.plan, torch.compiler.is_exporting()
     if call.need_weights:
         return "weights of parallel edges" if _parallel(call) else "weights"
-    if not exporting and limits.is_gpu(call.query.device) and _takes_triton(call):
+    if not exporting and limits.ASKED and limits.is_gpu(call.query.device) and refusal(call, "triton") is None:
         return "gpu"
     if plan.edges_only:
         return "edges" if not exporting and _native(call) is None else "other edges"
@@ -146,40 +151,6 @@ def _draws_of_larger(call: Call) -> bool:
     return call.dropout_seed is not None and call.dropout_p > 0.0 and call.keep is None
 
 
-def _takes_triton(call: Call) -> bool:
-    """Whether the fused kernels are meant for this call, support it and have passed their self-check on its device.
-
-    This runs the check before the first use; a traced call runs it later, when it executes.
-    """
-    query, listed = call.query, call.plan.edges_only
-    traced = limits.not_run_now(query)
-    if not limits.HAS_TRITON and limits.turned_off() is None and (torch.compiler.is_dynamo_compiling() or not traced):
-        limits.say_missing()
-    if refusal(call, "triton") is not None:
-        return False
-    if traced:
-        return selfcheck.failure(query.device, query.dtype, listed) is None
-    found = selfcheck.make_sure(selfcheck.configuration(query, call.value, listed=listed))
-    return found is None or found.why is None
-
-
-def notes(call: Call) -> tuple[str, ...]:
-    """What is known about the fused kernels if they are meant for the call and support it; runs no check."""
-    query, listed = call.query, call.plan.edges_only
-    if not limits.is_gpu(query.device) or refusal(call, "triton") is not None:
-        return ()
-    if limits.not_run_now(query):
-        failed, found = selfcheck.failure(query.device, query.dtype, listed), None
-    else:
-        found = selfcheck.remembered(selfcheck.configuration(query, call.value, listed=listed))
-        failed = None if found is None else found.why
-    if failed is not None:
-        return (f"impl=None does not take 'triton', whose self-check failed here: {failed}; asked for by name it runs",)
-    if found is None:
-        return ("the self-check of impl='triton' was not made yet for this device, dtype and head size",)
-    return (f"the self-check of impl='triton' passed here, in {found.seconds:.1f} s",)
-
-
 def _native(call: Call) -> str | None:
     """Why the compiled kernels cannot answer this call, and what to use instead; None if they can.
 
@@ -219,18 +190,21 @@ def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
-    if call.edge is not None:
-        return f"has no edge_attr; use {others}"
-    for name, given in (("value_map", call.value_map), ("key_gate or value_gate", call.gates)):
-        if given is not None and not plan.edges_only:
-            return f"has {name} over listed pairs only; use {others}"
-    if call.score.by_label and not plan.edges_only:
-        return f"has score=Bilinear over listed pairs only; use {others}"
-    if rows.unknown_score(call) and not call.score.by_label:
-        return f"has dot products, Softcap, LeakyReLU, Bilinear and no other score; use {others}"
-    off = limits.turned_off()
-    if off is not None:
-        return f"{off}; use {others}"
+    batched = sorted(set().union(*(tables.batched for tables in call.tables)))
+    refused = {
+        "edge_attr": call.edge is not None,
+        "value_map": call.value_map is not None,
+        "key_gate or value_gate": call.gates is not None,
+        "row_scores": any(tables.rows is not None for tables in call.tables),
+        f"{' or '.join(f'{name}_table' for name in batched)} with a batch axis": bool(batched),
+        "gradient of attn_mask": _needs_gradient(call.mask),
+        "need_label_mass with dropout_p": call.need_mass and call.dropout_p > 0.0,
+        "score but dot products": call.score is not DOT,
+        "recording in a CUDA graph": limits.is_recording(query.device),
+    }
+    for name, given in refused.items():
+        if given:
+            return f"has no {name}; use {others}"
     if not limits.HAS_TRITON:
         return f"needs the package triton (pip install triton); use {others}"
     if query.device.type != "cuda" and not (query.device.type == "cpu" and limits.interpreted()):

@@ -10,8 +10,6 @@ from torch import Tensor
 
 import relgraph as rg
 from relgraph.impl.native import build
-from relgraph.impl.triton import limits
-from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, Case, answer, assert_same, distance, edges, make, raw
 
 UNPACKED = [kind for kind in KINDS if "packed" not in kind and "block" not in kind and kind != "none"]
@@ -75,26 +73,6 @@ def test_every_kind_of_labels(impl, kind, tables):
             answer(case, impl)
         return
     check(case, impl, batched)
-
-
-@pytest.mark.skipif(not (limits.HAS_TRITON and limits.interpreted()), reason="needs Triton's interpreter")
-@pytest.mark.parametrize(
-    ("kind", "n", "batched", "per_head"),
-    [("dense batch", 20, "kvqb", "vb"), ("edges only batch", 4, "vq", "k"), ("edges only parallel", 3, "kb", "vb")],
-)
-def test_triton(kind, n, batched, per_head):
-    exact, low = twins(KINDS[kind](n), n=n, heads=2, kv_heads=1, batched=batched, per_head=per_head)
-    assert_within_budget([(exact, low)], lambda low: answer(low, "triton"), ulps=8, roundings=4)
-
-
-@pytest.mark.skipif(not (limits.HAS_TRITON and limits.interpreted()), reason="needs Triton's interpreter")
-def test_triton_sums_and_rows():
-    labels = rg.SumLabels(distance(12), KINDS["dense batch"](12).cols(0, 12))
-    exact, low = twins(labels, n=12, batched="kv", per_head="vq", dropout_p=0.3)
-    keep = (torch.rand(2, 2, 12, 12) > 0.3).double()
-    assert_within_budget(
-        [(exact, low)], lambda low: answer(low, "triton", keep=keep.float()), keep=keep, ulps=8, roundings=4
-    )
 
 
 def test_packed_inputs_have_no_batch_axis():

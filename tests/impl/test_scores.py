@@ -301,11 +301,11 @@ SLOPE = torch.ones(1, requires_grad=True)
         ({"edge_attr": torch.randn(2, 3)}, ValueError, "edge_attr needs labels of one kind of edges, EdgeLabels"),
         ({"edge_attr": torch.randn(2, 3), "labels": EDGES}, ValueError, "edge_attr needs edge_key or edge_value"),
         ({"edge_key": torch.randn(4, 3), "labels": EDGES}, ValueError, "edge_key must be left out without edge_attr"),
-        ({"score": torch.sin, "impl": "triton", "labels": None}, NotImplementedError, "impl='triton' has dot products, Softcap, LeakyReLU, Bilinear and no other score"),
+        ({"score": torch.sin, "impl": "triton", "labels": None}, NotImplementedError, "impl='triton' has no score but dot products"),
         (
             {"value_map": torch.randn(3, 4, 4), "impl": "triton"},
             NotImplementedError,
-            "impl='triton' has value_map over listed pairs only",
+            "impl='triton' has no value_map",
         ),
     ],
 )  # fmt: skip

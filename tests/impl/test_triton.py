@@ -10,7 +10,7 @@ import torch
 import relgraph as rg
 from relgraph.impl.triton import limits
 from relgraph.labels import DenseLabels, DistanceLabels, SumLabels, memory
-from relgraph.score import LeakyReLU, Softcap
+from relgraph.score import Softcap
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, make, moved, raw
 from tests.impl.test_large_scores import infinite, results
@@ -40,16 +40,15 @@ KINDS = KINDS | {"banded": banded, "patches": lambda n: patches(n)[0], "two patc
 CALLS = [
     {"size": 5, "value_size": 6},
     {"attn_mask": "drawn", "is_causal": True, "dropout_p": 0.25, "per_head": "vb"},
-    {"attn_mask": "added", "score": Softcap(1.5), "scale": -1.0, "kinds": "kvb", "per_head": "kv", "kv_heads": 2},
+    {"attn_mask": "added", "scale": -1.0, "kinds": "kvb", "per_head": "kv", "kv_heads": 2},
     {
         "attn_mask": "rows that see nothing",
-        "score": LeakyReLU(0.2),
         "is_causal": True,
         "dropout_p": 0.25,
         "kinds": "qb",
     },
-    {"attn_mask": "padding", "score": LeakyReLU(0.0), "scale": 2.5, "kinds": "vq", "mass": False, "heads": 1},
-    {"score": Softcap(50.0), "is_causal": True, "dropout_p": 0.25, "kinds": "k", "mass": False, "heads": 1},
+    {"attn_mask": "padding", "scale": 2.5, "kinds": "vq", "mass": False, "heads": 1},
+    {"is_causal": True, "dropout_p": 0.25, "kinds": "k", "mass": False, "heads": 1},
     {"kinds": "q", "per_head": "q", "mass": False},
     {"kinds": "vb", "per_head": "b", "mass": False, "heads": 1},
 ]
@@ -99,7 +98,7 @@ def check(exact, low, *, keep=None, mass=True):
 @pytest.mark.parametrize(("kind", "which"), [(kind, which) for kind in EACH for which in EACH[kind]])
 def test_each_kind_and_option(kind, which):
     labels, options = KINDS[kind](37), {"n": 37, "heads": 2, "kv_heads": 1, "batch": 1, **CALLS[which]}
-    mass, mask = options.pop("mass", True), options.pop("attn_mask", None)
+    mass, mask = options.pop("mass", "dropout_p" not in options), options.pop("attn_mask", None)
     probe, packed = make(labels, **options), labels is not None and labels.packed
     batch = 1 if packed else probe.inputs[0].shape[0]
     pairs = (37, 37) if labels is None else (labels.q_len, labels.k_len)
@@ -136,60 +135,6 @@ def test_causal_offsets():
 
 def test_decoding():
     check(*twins(rg.ClippedDistance(4)(1, 31, q_offset=30), is_causal=True, batch=1))
-
-
-def test_one_part_is_scored_by_row_and_the_others_by_tables():
-    """Scores by row lie in the columns of their part, those of key tables in the columns of the others."""
-    n, labels, which = 18, KINDS["sum"](18), 1
-    given = [torch.randn(1, 2, n, 4) for _ in range(3)]
-    for part, count in enumerate(labels.num_labels):
-        given.append(torch.randn(1, 2, n, count) if part == which else torch.randn(count, 4))
-    found = []
-    for impl, dtype, device in (("triton", torch.float32, DEVICE), ("reference", F64, "cpu")):
-        leaves = [x.to(device, dtype).requires_grad_() for x in given]
-        by_row = tuple(x if part == which else None for part, x in enumerate(leaves[3:]))
-        tables = tuple(None if part == which else x for part, x in enumerate(leaves[3:]))
-        output = rg.relation_attention(*leaves[:3], labels.to(device), tables, row_scores=by_row, impl=impl)
-        found.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours.double().cpu(), theirs, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("kind", "shape", "programs", "options"),
-    [
-        ("none", "1hqk", 1, {"is_causal": True, "scale": -1.0}),
-        ("none", "11q1", 256, {}),
-        ("banded", "11qk", 5, {"score": Softcap(1.5), "dropout_p": 0.25}),
-        ("patches", "bhqk", 256, {"per_head": "b"}),
-        ("two patches", "1h1k", 1, {"kinds": "kv"}),
-        ("distance per row", "11qk", 1, {}),
-        ("distance packed offsets", "1hqk", 256, {"score": LeakyReLU(0.2)}),
-        ("edges only", "11qk", 1, {"score": Softcap(1.5)}),
-        ("edges only batch", "bh1k", 1, {}),
-        ("edges only parallel", "1hq1", 1, {}),
-    ],
-)
-def test_a_mask_that_learns(kind, shape, programs, options, monkeypatch):
-    """Of any form, with hidden pairs; by few programs that add up a lot, and by many whose sums are added again."""
-    monkeypatch.setattr(launch, "PROGRAMS", programs)
-    n = 37 if kind in ("banded", "patches") else 6 if "edges" in kind else 21
-    labels = KINDS[kind](n)
-    packed = labels is not None and labels.packed
-    pairs = (n, n) if labels is None else (labels.q_len, labels.k_len)
-    exact, low = twins(labels, n=n, heads=2, kv_heads=1, **options)
-    sizes = dict(zip("bhqk1", (1 if packed else exact.inputs[0].shape[0], 2, *pairs, 1), strict=True))
-    given = torch.randn([sizes[axis] for axis in shape][packed:], dtype=F64)
-    given.masked_fill_(torch.rand(given.shape) < 0.1, float("-inf"))
-    keep = (torch.rand(sizes["b"], 2, *pairs) > 0.25).to(F64) if "dropout_p" in options else None
-    found = []
-    for case, impl in ((exact, "reference"), (moved(low, DEVICE), "triton")):
-        mask = given.to(case.inputs[0]).requires_grad_()
-        case.options["attn_mask"] = mask
-        outputs = raw(case, impl, keep=None if keep is None else keep.to(mask))
-        (grad,) = torch.autograd.grad([x.nan_to_num(neginf=0.0).square().sum() for x in outputs], mask)
-        found.append(grad.double().cpu())
-    torch.testing.assert_close(found[1], found[0], atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("offset", [(1 << 31) - 16, -(1 << 31)])
@@ -303,7 +248,22 @@ def test_what_is_refused_names_the_way_out():
     refused("heads of at most 256", size=300)
     refused("use impl='chunked'", KINDS["edges sum"](6))
     refused("at most 127 labels.*got 200.*chunked", DenseLabels(torch.zeros(4, 4, dtype=torch.int64), 200))
+    refused("has no score but dot products; use impl='chunked'", score=Softcap(2.0))
     q = torch.randn(1, 1, 4, 4, device=DEVICE)
+    learned = torch.zeros(4, 4, device=DEVICE, requires_grad=True)
+    for match, more in {
+        "key_gate or value_gate": {"key_gate": torch.ones(3, 4, device=DEVICE)},
+        "value_map": {"value_map": torch.ones(3, 4, 4, device=DEVICE)},
+        "row_scores": {"row_scores": torch.zeros(1, 1, 4, 3, device=DEVICE)},
+        "key_table with a batch axis": {"key_table": torch.zeros(1, 1, 3, 4, device=DEVICE)},
+        "gradient of attn_mask": {"attn_mask": learned},
+    }.items():
+        with pytest.raises(NotImplementedError, match=f"has no {match}; use impl='chunked'"):
+            rg.relation_attention(q, q, q, rg.ClippedDistance(1)(4).to(DEVICE), impl="triton", **more)
+    with pytest.raises(NotImplementedError, match="has no need_label_mass with dropout_p"):
+        rg.relation_attention_with_aux(
+            q, q, q, rg.ClippedDistance(1)(4).to(DEVICE), impl="triton", dropout_p=0.5, need_label_mass=True
+        )
     with pytest.raises(NotImplementedError, match="impl='dense' for need_weights"):
         rg.relation_attention_with_aux(q, q, q, None, impl="triton", need_weights=True)
     x = q.clone().requires_grad_()
@@ -322,6 +282,11 @@ def test_refused_without_a_gpu_or_triton(monkeypatch):
     refused(r"pip install triton")
 
 
+def test_no_cuda_graph_is_recorded(monkeypatch):
+    monkeypatch.setattr(limits, "is_recording", lambda device: True)
+    refused("has no recording in a CUDA graph; use impl='chunked'")
+
+
 def results_here(call, **options):
     """The results where the kernels run, brought back."""
     call = {name: x if x is None else x.to(DEVICE) for name, x in call.items()}
@@ -329,19 +294,11 @@ def results_here(call, **options):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, in the interpreter
-@pytest.mark.parametrize(
-    ("kind", "how", "score"),
-    [
-        ("distance", "bias", Softcap(3.0)),
-        ("dense", "key", None),
-        ("dense", "mask", Softcap(3.0)),
-        ("edges", "key", None),
-    ],
-)
-def test_infinite_scores(kind, how, score):
-    """-inf hides a pair, under a function of scores too; +inf makes its row NaN."""
+@pytest.mark.parametrize(("kind", "how"), [("distance", "bias"), ("dense", "key"), ("dense", "mask"), ("edges", "key")])
+def test_infinite_scores(kind, how):
+    """-inf hides a pair; +inf makes its row NaN."""
     call, masked, pairs = infinite(kind, how)
-    for mine, other in zip(results_here(call, score=score), results("reference", masked, score=score), strict=True):
+    for mine, other in zip(results_here(call), results("reference", masked), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
     call, masked, pairs = infinite(kind, how, negative=False)
     output, lse, _ = results_here(call, gradients=False)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import pytest
 import torch
 
-import relgraph as rg
 from relgraph.impl import op
 from relgraph.impl.triton.edges import PAIRS
 from relgraph.labels import EdgeLabels
 from relgraph.plan import encode, plan_memo
 from tests.budget import twins
-from tests.cases import F64, KINDS, Case, answer, edges, make, moved, raw
+from tests.cases import F64, KINDS, answer, edges, make, moved, raw
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -62,7 +60,7 @@ def test_every_option_at_once(kind):
     keep = (torch.rand(batch, 2, n, n) > 0.25).to(F64)
     mask = torch.rand(*lead, 1, n, n) > 0.2
     sizes = {"heads": 2, "kv_heads": 1, "size": 2, "value_size": 3, "per_head": "vb"}
-    check(labels, keep=keep, is_causal=True, attn_mask=mask, dropout_p=0.25, **sizes)
+    check(labels, keep=keep, mass=False, is_causal=True, attn_mask=mask, dropout_p=0.25, **sizes)
 
 
 def test_many_pairs_a_query():
@@ -86,14 +84,14 @@ def test_some_of_the_tables(kinds, per_head, mass):
 
 
 @pytest.mark.parametrize(
-    ("kind", "offset", "mask", "score"),
+    ("kind", "offset", "mask"),
     [
-        ("edges only", torch.tensor([1, -2]), "rows that see nothing", rg.score.Softcap(1.5)),
-        ("edges only batch", torch.tensor([0, 2]), "added", rg.score.LeakyReLU(0.2)),
-        ("edges only packed", torch.tensor([0, 1, -1, 1]), "padding", rg.score.LeakyReLU(0.0)),
+        ("edges only", torch.tensor([1, -2]), "rows that see nothing"),
+        ("edges only batch", torch.tensor([0, 2]), "added"),
+        ("edges only packed", torch.tensor([0, 1, -1, 1]), "padding"),
     ],
 )
-def test_masks_causal_order_and_named_scores(kind, offset, mask, score):
+def test_masks_and_causal_order(kind, offset, mask):
     labels = KINDS[kind](4)
     batch = 2 if kind == "edges only" else labels.batch_size
     lead = () if labels.packed else (batch,)
@@ -103,7 +101,7 @@ def test_masks_causal_order_and_named_scores(kind, offset, mask, score):
     padding[..., -1:] = False
     added = torch.randn(4, 4)
     added[1] = float("-inf")
-    options = {"attn_mask": {"rows that see nothing": seen, "padding": padding, "added": added}[mask], "score": score}
+    options = {"attn_mask": {"rows that see nothing": seen, "padding": padding, "added": added}[mask]}
     check(labels, is_causal=offset is not None, q_offset=offset, batch=batch, **options)
 
 
@@ -143,64 +141,6 @@ def test_gradient_of_one_output_alone(which):
         found = torch.autograd.grad(out, of.leaves, allow_unused=True)
         grads.append(([], [torch.zeros_like(x) if g is None else g for g, x in zip(found, of.leaves, strict=True)]))
     within_budget(*grads)
-
-
-@dataclass
-class ByLabel(Case):
-    """A call with gates, maps of values or a bilinear score, which are leaves too."""
-
-    learned: dict[str, torch.Tensor]
-
-    @property
-    def leaves(self):
-        return [*super().leaves, *self.learned.values()]
-
-
-def with_learned(case, learned):
-    """The call with copies of these as leaves, in the dtype and on the device of its inputs."""
-    leaves = {name: x.to(case.inputs[0]).requires_grad_() for name, x in learned.items()}
-    more = dict(leaves)
-    if "coefficients" in more:
-        more["value_map"] = more.pop("coefficients"), more.pop("bases")
-    if "weight" in more:
-        more["score"] = rg.score.Bilinear(more.pop("weight"))
-    return ByLabel(case.labels, case.inputs, case.tables, {**case.options, **more}, leaves)
-
-
-@pytest.mark.parametrize(
-    ("kind", "names", "options"),
-    [
-        ("edges only", ("value_map",), {"kinds": "kv", "mass": True}),
-        ("edges only", ("weight", "value_map"), {"per_head": True, "heads": 4, "kv_heads": 2, "batch": 1}),
-        ("edges only", ("key_gate", "value_gate"), {"per_head": True}),
-        ("edges only batch", ("weight", "coefficients", "bases"), {"kinds": "kqb", "mass": True, "kv_heads": 2}),
-        ("edges only batch", ("key_gate", "value_map"), {"per_head": True, "kinds": "vq", "drops": True}),
-        ("edges only parallel", ("weight", "value_gate"), {"kinds": "q", "drops": True}),
-        ("edges only packed", ("key_gate", "coefficients", "bases"), {"per_head": True, "dtype": torch.bfloat16}),
-        ("edges only", ("weight", "value_map"), {"size": 70, "value_size": 5, "batch": 1}),
-    ],
-)  # fmt: skip
-def test_maps_and_gates(kind, names, options):
-    """Beside tables, causal order and dropout; shared by heads or not, in heads that share a key head or not."""
-    options = {"heads": 2, "kv_heads": 1, "size": 3, "value_size": 4, "kinds": "", "batch": 2, **options}
-    defaults = {"dtype": torch.float32, "per_head": False, "mass": False, "drops": False}
-    dtype, per_head, mass, drops = (options.pop(name, usual) for name, usual in defaults.items())
-    labels, size, value_size = KINDS[kind](4), options["size"], options["value_size"]
-    keep = (torch.rand(2, options["heads"], 4, 4) > 0.25).to(F64) if drops else None
-    options |= {"dropout_p": 0.25, "is_causal": True} if drops else {}
-    exact, low = twins(labels, dtype, **options)
-    shapes = {
-        "key_gate": (3, size), "value_gate": (3, value_size), "value_map": (3, value_size, value_size),
-        "weight": (3, size, size), "coefficients": (3, 2), "bases": (2, value_size, value_size),
-    }  # fmt: skip
-    lead = (options["heads"],) if per_head else ()
-    learned = {name: torch.randn(*lead, *shapes[name], dtype=F64).to(dtype) for name in names}
-    truth = answer(with_learned(exact, learned), "reference", keep=keep, mass=mass)
-    single = None if keep is None else keep.float()
-    theirs = answer(with_learned(low, learned), "edges", keep=single, mass=mass)
-    case = with_learned(moved(low, DEVICE), learned)
-    ours = answer(case, "triton", keep=None if single is None else single.to(DEVICE), mass=mass)
-    within_budget(ours, theirs, truth, dtype)
 
 
 def test_repeats_bit_for_bit():

@@ -126,7 +126,10 @@ KINDS = (
     *("project", "changelog", "contributing", "genindex"),
     *("api/index", "api/labelers", "api/generated/relgraph.RelationTransformer", "api/generated/relgraph.Graph"),
     *("api/generated/relgraph.relation_attention_with_aux", "api/generated/relgraph.labelers.UD_RELATIONS"),
-    *("api/generated/relgraph.interop.transformers.add_relations", "api/generated/relgraph.labelers.shortest_path_lengths"),
+    *(
+        "api/generated/relgraph.interop.transformers.add_relations",
+        "api/generated/relgraph.labelers.shortest_path_lengths",
+    ),
     "_modules/relgraph/nn/attention",
     *("gallery/index", "gallery/quickstart", "gallery/patched_tables"),
 )

@@ -12,11 +12,8 @@ from torch import Tensor
 from relgraph.call import Answer, Call, Tables
 from relgraph.impl import op
 from relgraph.impl.problem import Outputs, Problem
-from relgraph.impl.terms import split_batched, split_mass, with_zero_row
-from relgraph.impl.triton import limits, row_blocks
+from relgraph.impl.terms import split_mass, with_zero_row
 from relgraph.impl.triton.edges import attend_listed
-from relgraph.impl.triton.limits import kernels
-from relgraph.impl.triton.row_blocks import rows_of_block
 from relgraph.impl.triton.tables import Terms, joined, run
 from relgraph.impl.triton.virtual import Virtual, virtual_of
 from relgraph.labels.memory import Memory
@@ -28,39 +25,29 @@ def attend(call: Call) -> Answer:
     if call.plan.edges_only:
         return attend_listed(call)
     sizes, by_distance = call.plan.num_labels, virtual_of(call.plan)
-    inside, outside = split_batched(call.tables)
     if by_distance is not None:
-        tables, outside = _by_column(inside[0], by_distance, sizes[0]), (_by_column(outside[0], by_distance, sizes[0]),)
-        columns = by_distance.width + 2
-        widths = (columns,)
+        tables, columns = _by_column(call.tables[0], by_distance, sizes[0]), by_distance.width + 2
     else:
-        kinds, heads = list(zip(*inside, strict=True)), call.query.shape[1]
+        kinds, heads = list(zip(*call.tables, strict=True)), call.query.shape[1]
         tables = Tables(*(joined(kind, sizes, heads, -2 if n < 3 else -1) for n, kind in enumerate(kinds)))
-        columns, widths = call.plan.columns, sizes
-    name = kernels("triton", call.query)
-    output, lse, _, mass = run(call, name, tables, outside, widths, columns, recorded=by_distance is not None)
+        columns = call.plan.columns
+    output, lse, sums, *_ = run(call, "triton", tables, columns)
     if not call.need_mass:
         return Answer(output, lse)
-    found = split_mass(mass, sizes) if by_distance is None else (_mass_by_label(mass, by_distance, sizes[0]),)
+    found = split_mass(sums, sizes) if by_distance is None else (_mass_by_label(sums, by_distance, sizes[0]),)
     return Answer(output, lse, found)
 
 
 def _forward(problem: Problem) -> Outputs:
     from relgraph.impl.triton import launch
 
-    dead, size = _dead(problem), rows_of_block(problem)
-    if size is not None:
-        return row_blocks.forward(problem, size, dead)
-    return launch.forward(problem, Terms(problem, dead))
+    return launch.forward(problem, Terms(problem, _dead(problem)))
 
 
 def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     from relgraph.impl.triton import launch
 
-    dead, size = _dead(problem), rows_of_block(problem)
-    if size is not None:
-        return row_blocks.backward(problem, size, dead, outputs, incoming)
-    return launch.backward(problem, Terms(problem, dead), outputs, incoming)
+    return launch.backward(problem, Terms(problem, _dead(problem)), outputs, incoming)
 
 
 op.plug(
@@ -91,17 +78,13 @@ def _by_column(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
 
 
 _constants = Memory()
-_recorded: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}  # replays of a CUDA graph read them, so they stay
 
 
 def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
     """These values as a tensor; cached, because copying them to a GPU synchronizes."""
     if torch.compiler.is_compiling():
         return torch.tensor(values, device=device)
-    found = _constants.once((values, device), lambda: torch.tensor(values, device=device))
-    if limits.is_recording(device):
-        _recorded[values, device] = found
-    return found
+    return _constants.once((values, device), lambda: torch.tensor(values, device=device))
 
 
 def _mass_by_label(mass: Tensor, labels: Virtual, num_labels: int) -> Tensor:

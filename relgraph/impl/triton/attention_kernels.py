@@ -11,7 +11,7 @@ running sum.
 Letters in the kernels: ``i`` query rows, ``j`` keys, ``C`` columns of labels; scores are in powers of two.
 """
 
-# ruff: noqa: ANN001, ANN201, ARG001 - only heuristics read PACKED
+# ruff: noqa: ANN001, ANN201
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from relgraph.impl.triton.attention_pieces import (
     GIVEN,
     LN2,
     LOG2E,
-    PACKED,
     PART,
     add_dot,
     add_row_sums,
@@ -36,16 +35,14 @@ from relgraph.impl.triton.attention_pieces import (
     dropped,
     fetch,
     fetch_ids,
-    finished,
     in_band,
-    keys_of_run,
+    load_lse,
     load_rows,
     masked,
-    negated,
+    of_others,
     of_run,
     put,
     run_vector,
-    slope,
     store_sums,
 )
 
@@ -58,13 +55,11 @@ def _dropout(args: dict[str, Any]) -> int:
     seed = args["seed_ptr"]
     if args["keep_ptr"] is not None:
         return GIVEN.value
-    if seed is None:
-        return 0
     # a seed of five numbers also says where a part of a larger problem begins
-    return (PART if seed.numel() > 1 else PACKED if args["PACKED"] else DRAWN).value
+    return 0 if seed is None else (PART if seed.numel() > 1 else DRAWN).value
 
 
-FLAGS = {"DROPOUT": _dropout, "NEGATED": lambda args: args["scale"] < 0}
+FLAGS = {"DROPOUT": _dropout}
 """Flags that follow from arguments; others follow while the kernel compiles, at no cost to a launch."""
 
 
@@ -74,10 +69,10 @@ def forward(
     q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, ck_run_ptr, mask_ptr, keep_ptr, seed_ptr, o_ptr, lse_ptr, p_ptr,
     blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
-    H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend,
+    H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, SCORE: tl.constexpr,
-    PACKED: tl.constexpr, PRECISION: tl.constexpr, DROPOUT: tl.constexpr, NEGATED: tl.constexpr,
+    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr,
+    PRECISION: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Output without its value term, log-sum-exp and P for one block of query rows of one head."""
     BAND: tl.constexpr = ids_ptr is None
@@ -109,8 +104,6 @@ def forward(
     dv_in = (dv < DV)[None, :]
     # load the query rows [BM, D] once
     q = load_rows(q_at, row, q_n, D, BD)
-    if NEGATED:
-        q, scale = negated(q), -scale
     last = tl.where(row_in, tl.minimum(rows + limit, other_stop - 1), -1)
 
     # maximum, total and weighted sum of values per row, updated tile by tile (online softmax)
@@ -139,12 +132,10 @@ def forward(
             k = load_rows(k_at + at * wide * k_n, n, k_n, D, BD)
             s = dot(q, tl.trans(k), PRECISION)
             # softmax
-            if ck_ptr is not None or mask_ptr is not None or SCORE > 0:
+            if ck_ptr is not None or mask_ptr is not None:
                 s = s * scale + bias[:, None]
                 if ck_ptr is not None:
-                    s += keys_of_run(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS)[None, :]
-                if SCORE > 0:
-                    s = finished(s, bend, SCORE)
+                    s += (of_others(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS) * LOG2E)[None, :]
                 if mask_ptr is not None:
                     s = masked(s, mask_ptr + mask_own[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None])
                 new_top = tl.maximum(top, tl.max(s, 1))
@@ -203,8 +194,6 @@ def forward(
                 s += fetch(bq_ptr + own_c, row[:, None] * C + column) * LOG2E
             if ck_ptr is not None:
                 s += fetch(ck_ptr + other_c + first_key * wide * C, key[None, :] * C + column) * LOG2E
-        if SCORE > 0:
-            s = finished(s, bend, SCORE)
         if mask_ptr is not None:
             s = masked(s, mask_ptr + mask_own[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None])
         s = tl.where(attends, s, float("-inf"))
@@ -267,10 +256,10 @@ def backward_rows(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, ck_run_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, lse_ptr, delta_ptr,
     dq_ptr, db_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
-    H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, q_scale,
+    H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, q_scale,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, SCORE: tl.constexpr,
-    PACKED: tl.constexpr, PRECISION: tl.constexpr, DROPOUT: tl.constexpr, NEGATED: tl.constexpr,
+    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr,
+    PRECISION: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the query and of B for one block of query rows of one head."""
     BAND: tl.constexpr = ids_ptr is None
@@ -302,11 +291,8 @@ def backward_rows(
     d_in = (d < D)[None, :]
     # load query rows [BM, D], their output gradient [BM, DV], log-sum-exp and δ [BM]
     q = load_rows(q_at, row, q_n, D, BD)
-    if NEGATED:
-        q, scale = negated(q), -scale
     do = load_rows(do_ptr + first_row * DV, row, DV, DV, BDV)
-    lse = tl.load(lse_ptr + first_row + m, mask=row_in, other=float("-inf")) * LOG2E
-    lse = tl.where(lse == float("-inf"), float("inf"), lse)  # all weights of a row that sees nothing are zero
+    lse = load_lse(lse_ptr + first_row, m, row_in)
     delta = tl.load(delta_ptr + first_row + m, mask=row_in, other=0.0)
     last = tl.where(row_in, tl.minimum(rows + limit, other_stop - 1), -1)
 
@@ -336,13 +322,9 @@ def backward_rows(
             k = load_rows(k_at + at * wide * k_n, n, k_n, D, BD)
             v = load_rows(v_at + at * wide * v_n, n, v_n, DV, BDV)
             s = dot(q, tl.trans(k), PRECISION)
-            s = s * scale + term[:, None] if SCORE > 0 else s * scale - less[:, None]
+            s = s * scale - less[:, None]
             if ck_ptr is not None:
-                s += keys_of_run(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS)[None, :]
-            if SCORE > 0:
-                s = finished(s, bend, SCORE)
-                bent = slope(s, bend, SCORE)
-                s -= lse[:, None]
+                s += (of_others(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS) * LOG2E)[None, :]
             if mask_ptr is not None:
                 s = masked(s, mask_ptr + mask_own[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None])
             p = tl.exp2(s)
@@ -354,8 +336,6 @@ def backward_rows(
                 ds = p * (tl.where(kept, (dp + more[:, None]) * boost, 0.0) - delta[:, None])
             else:
                 ds = p * (dp - rest[:, None])
-            if SCORE > 0:
-                ds *= bent
             # sums by label (dB), and dq
             if bq_ptr is not None:
                 run_sum = add_row_sums(run_sum, ds, k.dtype, PRECISION, BN, SUMMED)
@@ -397,9 +377,6 @@ def backward_rows(
                 dp += fetch(dp_ptr + own_c, row[:, None] * C + column)
             if ck_ptr is not None:
                 s += fetch(ck_ptr + other_c + first_key * wide * C, key[None, :] * C + column) * LOG2E
-        if SCORE > 0:
-            s = finished(s, bend, SCORE)
-            bent = slope(s, bend, SCORE)
         if mask_ptr is not None:
             s = masked(s, mask_ptr + mask_own[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None])
         # weights and the gradient of the scores
@@ -409,8 +386,6 @@ def backward_rows(
             kept = dropped(seed_ptr, keep_ptr, b, h, rows, at, threshold, pairs, attends, BM, STEP, DROPOUT)
             dp = tl.where(kept, dp * boost, 0.0)
         ds = p * (dp - delta[:, None])
-        if SCORE > 0:
-            ds *= bent
         # sums by label (dB), and dq
         if bq_ptr is not None:
             if BAND:
@@ -436,22 +411,20 @@ def backward_rows(
             store_sums(db_at, sums, row_in, C, RP, UPTO)
 
 
-@triton.heuristics({**FLAGS, "FOLDED": lambda args: args["VECTORS"] > 1})
+@triton.heuristics(FLAGS)
 @triton.jit(do_not_specialize=AS_THEY_ARE)
 def backward_keys(
-    q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, less_ptr, rest_ptr,
-    dk_ptr, dv_ptr, dc_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
+    q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, bq_run_ptr, ck_ptr, dp_ptr, dp_run_ptr, mask_ptr, keep_ptr, seed_ptr,
+    lse_ptr, delta_ptr, dk_ptr, dv_ptr, dc_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
-    H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, k_scale, VECTORS,
+    H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, k_scale,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, SCORE: tl.constexpr,
-    PACKED: tl.constexpr, PRECISION: tl.constexpr, DROPOUT: tl.constexpr, NEGATED: tl.constexpr, FOLDED: tl.constexpr,
+    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr,
+    PRECISION: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of key and value (all query heads that share them) and of C, for one block of keys.
 
-    Tiles are transposed here, ``[BN, BM]``, so that weights and their gradients enter the products unchanged. ``less``
-    and ``rest`` ``[B, H, 1 + columns of runs, N_q]`` hold lse (in powers of two, inf on a row that sees nothing) and δ,
-    and both minus each column's B and dP (``FOLDED``), so that labels cost nothing in a run.
+    Tiles are transposed here, ``[BN, BM]``, so that weights and their gradients enter the products unchanged.
     """
     BAND: tl.constexpr = ids_ptr is None
     UPTO: tl.constexpr = q_ptr.dtype.element_ty != tl.float32
@@ -477,8 +450,6 @@ def backward_keys(
     v_at = v_ptr + b * v_b + kv_head * v_h + own_start.to(tl.int64) * v_n
     # load keys [BN, D] and values [BN, DV]; they stay in registers
     k = load_rows(k_at, key, k_n, D, BD)
-    if NEGATED:
-        k, scale = negated(k), -scale
     v = load_rows(v_at, key, v_n, DV, BDV)
     dk = tl.zeros([BN, BD], tl.float32)
     dvalue = tl.zeros([BN, BDV], tl.float32)
@@ -502,10 +473,7 @@ def backward_keys(
         # runs: whole tiles in which every pair carries the same label, whose term is one number per row
         for run in range(tl.load(line + 5), tl.load(line + 6)):
             run_at = runs_ptr + run * (2 + PARTS)
-            vector = row_at * VECTORS
-            if FOLDED:
-                column = tl.load(run_at + 2)
-                vector += (1 + (tl.minimum(column, 1) if BAND else column)) * N_q
+            run_i = run_vector(lane, run_at, C, BAND) * N_q
             extra = tl.zeros([BN], tl.float32)
             if ck_ptr is not None:
                 extra = of_run(ck_ptr + own_c + n * C, run_at, key_in, PARTS) * LOG2E
@@ -516,26 +484,17 @@ def backward_keys(
                 # load query rows [BM, D], their output gradient [BM, DV]; weights [BN, BM] from scores and lse
                 q = load_rows(q_at + at * wide * q_n, m, q_n, D, BD)
                 do = load_rows(do_at + at * wide * DV, m, DV, DV, BDV)
-                less = tl.load(less_ptr + vector + at + m)
-                rest = tl.load(rest_ptr + vector + at + m)
-                term = tl.zeros([BM], tl.float32)
+                less = load_lse(lse_ptr + first, m, True)
+                rest = tl.load(delta_ptr + first + m)
+                if bq_ptr is not None:
+                    less -= of_others(bq_run_ptr, run_i, bq_ptr, row_at * C, run_at, at, m, wide, C, PARTS) * LOG2E
                 more = tl.zeros([BM], tl.float32)
-                if not FOLDED:
-                    if bq_ptr is not None:
-                        term += of_run(bq_ptr + first * C + m * C, run_at, m >= 0, PARTS) * LOG2E
-                    if dp_ptr is not None:
-                        more += of_run(dp_ptr + first * C + m * C, run_at, m >= 0, PARTS)
+                if dp_ptr is not None:
+                    more = of_others(dp_run_ptr, run_i, dp_ptr, row_at * C, run_at, at, m, wide, C, PARTS)
                 s = dot(k, tl.trans(q), PRECISION) * scale
-                if SCORE > 0:
-                    s += term[None, :]
-                else:
-                    s -= (less - term)[None, :]
+                s -= less[None, :]
                 if ck_ptr is not None:
                     s += extra[:, None]
-                if SCORE > 0:
-                    s = finished(s, bend, SCORE)
-                    bent = slope(s, bend, SCORE)
-                    s -= less[None, :]
                 if mask_ptr is not None:
                     entries = mask_own + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
                     s = masked(s, mask_ptr + entries, key_in[:, None])
@@ -553,8 +512,6 @@ def backward_keys(
                     p = tl.where(kept, p, 0.0)
                 else:
                     ds = p * (dp - (rest - more)[None, :])
-                if SCORE > 0:
-                    ds *= bent
                 # dv and dk, and sums by label (dC)
                 dvalue = add_dot(p.to(do.dtype), do, dvalue, PRECISION)
                 dk = add_dot(ds.to(q.dtype), q, dk, PRECISION)
@@ -579,8 +536,8 @@ def backward_keys(
             # load query rows [STEP, D] and their output gradient [STEP, DV], score [BN, STEP]
             q = load_rows(q_at + first_row * wide * q_n, row, q_n, D, BD)
             do = load_rows(do_at + first_row * wide * DV, row, DV, DV, BDV)
-            less = tl.load(less_ptr + row_at * VECTORS + at + i, mask=row_in, other=float("inf"))
-            rest = tl.load(rest_ptr + row_at * VECTORS + at + i, mask=row_in, other=0.0)
+            less = load_lse(lse_ptr + row_at + at, i, row_in)
+            rest = tl.load(delta_ptr + row_at + at + i, mask=row_in, other=0.0)
             s = dot(k, tl.trans(q), PRECISION) * scale
             dp = dot(v, tl.trans(do), PRECISION)
             # labels: ids [STEP, BN]; gather B, dP and C
@@ -602,9 +559,6 @@ def backward_keys(
                     dp += fetch(dp_ptr + other_c, row[None, :] * C + column)
                 if ck_ptr is not None:
                     s += fetch(ck_ptr + own_c, key[:, None] * C + column) * LOG2E
-            if SCORE > 0:
-                s = finished(s, bend, SCORE)
-                bent = slope(s, bend, SCORE)
             if mask_ptr is not None:
                 entries = mask_own + (first_row + row).to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
                 s = masked(s, mask_ptr + entries, key_in[:, None])
@@ -619,8 +573,6 @@ def backward_keys(
                 p = tl.where(kept, p, 0.0)
             else:
                 ds = p * (dp - rest[None, :])
-            if SCORE > 0:
-                ds *= bent
             # dv and dk, and sums by label (dC)
             dvalue = add_dot(p.to(do.dtype), do, dvalue, PRECISION)
             dk = add_dot(ds.to(q.dtype), q, dk, PRECISION)

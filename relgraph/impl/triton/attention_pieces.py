@@ -22,10 +22,8 @@ NVIDIA: tl.constexpr = tl.constexpr(torch.version.hip is None and not interprete
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 FIELDS: tl.constexpr = tl.constexpr(9)
-SOFTCAP: tl.constexpr = tl.constexpr(1)
-LEAKY_RELU: tl.constexpr = tl.constexpr(2)
-DRAWN, GIVEN, PACKED, PART = (tl.constexpr(number) for number in (1, 2, 3, 4))
-"""Dropout: drawn, given as a mask, drawn for a packed batch, drawn for a part of a larger problem; 0 is none."""
+DRAWN, GIVEN, PART = (tl.constexpr(number) for number in (1, 2, 3))
+"""Dropout: drawn, given as a mask, drawn for a part of a larger problem or for a packed batch; 0 is none."""
 
 
 @triton.jit
@@ -38,9 +36,10 @@ def load_rows(base, row, stride, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def negated(x):
-    """``-x``; by way of float32, as Triton's interpreter holds the bits of bfloat16 as integers."""
-    return (-x.to(tl.float32)).to(x.dtype)
+def load_lse(lse_at, row, inside):
+    """Log-sum-exp of rows in powers of two; inf where a row sees nothing, so that all its weights are zero."""
+    lse = tl.load(lse_at + row, mask=inside, other=float("-inf")) * LOG2E
+    return tl.where(lse == float("-inf"), float("inf"), lse)
 
 
 @triton.jit
@@ -93,7 +92,7 @@ def _kept(seed_ptr, b, h, i, at, threshold, X: tl.constexpr, Y: tl.constexpr, DR
 
     Numbers are drawn by a counter (group of four keys, query, head, batch row) of the whole problem, so that a part of
     it draws the same (``PART``: the seed has four more numbers, where the part begins). A tile of a part or of a packed
-    batch may begin inside a group.
+    batch may begin inside a group of four.
     """
     seed = tl.load(seed_ptr)
     if DROPOUT == PART:
@@ -102,7 +101,7 @@ def _kept(seed_ptr, b, h, i, at, threshold, X: tl.constexpr, Y: tl.constexpr, DR
         i = (i + tl.load(seed_ptr + 3)).to(tl.int32)
         at = (at + tl.load(seed_ptr + 4)).to(tl.int32)
     b, h = b.to(tl.int32), h.to(tl.int32)
-    if DROPOUT >= PACKED and at % 4 != 0:
+    if DROPOUT == PART and at % 4 != 0:
         key = at + tl.arange(0, Y)[None, :]
         zero = tl.zeros([X, Y], dtype=tl.int32)
         r0, r1, r2, r3 = tl.philox(seed, zero + key // 4, zero + i[:, None], zero + h, zero + b)
@@ -169,33 +168,6 @@ def masked(s, entries_at, inside):
 
 
 @triton.jit
-def finished(s, bend, SCORE: tl.constexpr):
-    """A named function of the scores; ``bend`` is its cap or slope. A pair that does not attend keeps its -inf."""
-    if SCORE == SOFTCAP:
-        cap = bend * LOG2E
-        x = s / cap
-        square = x * x
-        # 1 - 2 / (1 + e^2x) is too coarse where tanh is small: there by its series
-        series = x * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835)))))
-        bent = cap * tl.where(square < 0.0625, series, 1.0 - 2.0 / (1.0 + tl.exp2(x * (2.0 * LOG2E))))
-        s = tl.where(s == float("-inf"), s, bent)
-    if SCORE == LEAKY_RELU:
-        s = tl.where((s < 0.0) & (s > float("-inf")), s * bend, s)
-    return s
-
-
-@triton.jit
-def slope(s, bend, SCORE: tl.constexpr):
-    """The derivative of that function where it gave ``s``."""
-    if SCORE == SOFTCAP:
-        x = s / (bend * LOG2E)
-        found = 1.0 - x * x
-    else:
-        found = tl.where(s <= 0.0, bend, 1.0)
-    return tl.where(s == float("-inf"), 0.0, found)
-
-
-@triton.jit
 def of_run(table_at, run_at, inside, PARTS: tl.constexpr):
     """Table entries of a run's columns in these rows, summed over the parts."""
     term = tl.load(table_at + tl.load(run_at + 2), mask=inside, other=0.0)
@@ -206,18 +178,18 @@ def of_run(table_at, run_at, inside, PARTS: tl.constexpr):
 
 @triton.jit
 def run_vector(lane, run_at, C, BAND: tl.constexpr):
-    """The vector for a run of this head, in the order of ``keys_of_runs`` of the launch."""
+    """The vector for a run of this head, in the order of ``of_runs`` of the launch."""
     column = tl.load(run_at + 2)
     return lane * 2 + tl.minimum(column, 1) if BAND else lane * C + column
 
 
 @triton.jit
-def keys_of_run(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS: tl.constexpr):
-    """C of a tile's keys in a run, in powers of two; contiguous if there is one part."""
+def of_others(run_ptr, vector, table_ptr, table_at, run_at, at, n, wide, C, PARTS: tl.constexpr):
+    """Table entries of a tile's other side in a run; contiguous if there is one part."""
     if PARTS == 1:
-        entries = tl.load(ck_run_ptr + run_k + (at + n))
+        entries = tl.load(run_ptr + vector + (at + n))
     else:
-        entries = of_run(ck_ptr + other_c + (at + n) * wide * C, run_at, n >= 0, PARTS) * LOG2E
+        entries = of_run(table_ptr + table_at + (at + n) * wide * C, run_at, n >= 0, PARTS)
     return entries
 
 

@@ -1,5 +1,4 @@
-"""Edges-only attention on a GPU: three kernels over the listed pairs. Only gradients of gates and of masks are stored
-per pair.
+"""Edges-only attention on a GPU: three kernels over the listed pairs. Nothing is stored per pair.
 
     forward     one program per (query, lane): its pairs in runs of E; output, log-sum-exp, sums by label
     by row      one program per (query, lane): α again from the log-sum-exp; gradients of the query and of B
@@ -11,10 +10,7 @@ added at its end. So there are no atomics, and results repeat bit for bit. Philo
 larger problem.
 
 Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; B (by_query)
-``[B, H, N_q, R]`` and C (by_key) ``[B, H, N_k, R]``; gates ``[R, D]`` or ``[H, R, D]``.
-
-With maps by label, ``at`` says which *labeled key* (a key with one of its labels) each pair has. Keys or values, or
-both, are then rows of labeled keys, and the pass by key has one program per labeled key.
+``[B, H, N_q, R]`` and C (by_key) ``[B, H, N_k, R]``.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202
@@ -25,7 +21,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relgraph.impl.triton.attention_pieces import LOG2E, finished, slope
+from relgraph.impl.triton.attention_pieces import LOG2E
 
 FLAGS = {"PART": lambda args: args["seed_ptr"] is not None and args["seed_ptr"].numel() > 1}
 """Whether dropout is that of a part of a larger problem: the seed then has four more numbers, where it begins."""
@@ -48,22 +44,16 @@ def _place(program, length, H: tl.constexpr, JOINT: tl.constexpr):
 
 
 @triton.jit
-def _finished(
-    scores, bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live, bend, SCORE: tl.constexpr
-):  # fmt: skip
-    """Scores to base 2 with B, C, the named function and masks, -inf in empty slots; and the function's slope."""
+def _scores(products, bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live):
+    """Scores to base 2 with B, C and masks, -inf in empty slots."""
     if bq_ptr is not None:
-        scores += tl.load(bq_ptr + query_at + label, mask=label >= 0, other=0.0) * LOG2E
+        products += tl.load(bq_ptr + query_at + label, mask=label >= 0, other=0.0) * LOG2E
     if ck_ptr is not None:
-        scores += tl.load(ck_ptr + key_at + label, mask=label >= 0, other=0.0) * LOG2E
-    bent = tl.full(live.shape, 1.0, tl.float32)
-    if SCORE > 0:
-        scores = finished(scores, bend, SCORE)
-        bent = tl.where(live, slope(scores, bend, SCORE), 0.0)  # an empty slot of an infinite key has NaN
+        products += tl.load(ck_ptr + key_at + label, mask=label >= 0, other=0.0) * LOG2E
     if added_ptr is not None:
         added = tl.load(added_ptr + pair_at, mask=live, other=0.0)
-        scores = tl.where(added == float("-inf"), added, scores + added * LOG2E)  # hides NaN too
-    return tl.where(live, scores, float("-inf")), bent
+        products = tl.where(added == float("-inf"), added, products + added * LOG2E)  # hides NaN too
+    return tl.where(live, products, float("-inf"))
 
 
 @triton.jit
@@ -97,30 +87,18 @@ def _kept(
 
 
 @triton.jit
-def _rows(x_ptr, at, x_n, d, inside, gate_ptr, gate_at, label, WIDTH: tl.constexpr):
-    """Rows of keys or values ``[E, WIDTH]``, times the gate of each pair's label; a pair without a label has ones."""
-    x = tl.load(x_ptr + at[:, None] * x_n + d[None, :], mask=inside, other=0.0).to(tl.float32)
-    if gate_ptr is not None:
-        x *= _gates(gate_ptr, gate_at, label, d, inside, WIDTH)
-    return x
+def _rows(x_ptr, at, x_n, d, live, WIDTH: tl.constexpr):
+    """Rows of keys or values, ``[E, WIDTH]`` rounded up."""
+    inside = live[:, None] & (d < WIDTH)[None, :]
+    return tl.load(x_ptr + at[:, None] * x_n + d[None, :], mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _gates(gate_ptr, gate_at, label, d, inside, WIDTH: tl.constexpr):
-    """The row of a gate for each pair's label ``[E, WIDTH]``."""
-    at = gate_at + label.to(tl.int64)[:, None] * WIDTH + d[None, :]
-    return tl.load(gate_ptr + at, mask=inside & (label >= 0)[:, None], other=1.0).to(tl.float32)
-
-
-@triton.jit
-def _score_gradient(weight, product, kept, dp_ptr, dmass_ptr, at, label, delta):
-    """The score's gradient ds = α (dα - δ), where dα = kept · (do·v + dP[l]) + dM[l]."""
+def _score_gradient(weight, product, kept, dp_ptr, at, label, delta):
+    """The score's gradient ds = α (dα - δ), where dα = kept · (do·v + dP[l])."""
     if dp_ptr is not None:
         product += tl.load(dp_ptr + at + label, mask=label >= 0, other=0.0)
-    product *= kept
-    if dmass_ptr is not None:
-        product += tl.load(dmass_ptr + at + label, mask=label >= 0, other=0.0)
-    return weight * (product - delta)
+    return weight * (product * kept - delta)
 
 
 @triton.jit
@@ -132,13 +110,13 @@ def _by_label(x, label, columns):
 @triton.heuristics(FLAGS)
 @triton.jit
 def forward_kernel(
-    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, kg_ptr, vg_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, col_ptr, at_ptr,
+    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, col_ptr,
     label_ptr, again_ptr,
-    o_ptr, lse_ptr, p_ptr, mass_ptr,
+    o_ptr, lse_ptr, p_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bq_b, bq_h, bq_n, ck_b, ck_h, ck_n, added_lane, factor_lane,
-    kg_h, vg_h, N_q, C, scale, drop, grow, bend, D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr,
+    N_q, C, scale, drop, grow, D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr,
     RP: tl.constexpr, E: tl.constexpr, H: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr,
-    MAPS_K: tl.constexpr, MAPS_V: tl.constexpr, SCORE: tl.constexpr, PART: tl.constexpr,
+     PART: tl.constexpr,
 ):  # fmt: skip
     """One query in one lane: E softmaxes side by side over its pairs, joined at the end."""
     batch, head, i, number, lane = _place(tl.program_id(0), N_q, H, JOINT)
@@ -156,8 +134,6 @@ def forward_kernel(
     out = tl.zeros((E, VP), tl.float32)
     if p_ptr is not None:
         sums = tl.zeros((E, RP), tl.float32)
-    if mass_ptr is not None:
-        mass = tl.zeros((E, RP), tl.float32)
     # no range here: Triton 3.6 cannot interpret one whose ends are tensors, where numpy is new
     start = first
     while start < end:
@@ -165,21 +141,16 @@ def forward_kernel(
         live = pair < end
         col = tl.load(col_ptr + pair, mask=live, other=0).to(tl.int64)
         label = tl.load(label_ptr + pair, mask=live, other=-1)
-        inside = live[:, None] & (d < D)[None, :]
-        own = col
-        if MAPS_K or MAPS_V:
-            own = tl.load(at_ptr + pair, mask=live, other=0).to(tl.int64)
         # load keys [E, D]
-        k = _rows(k_ptr, own if MAPS_K else col, k_n, d, inside, kg_ptr, head * kg_h, label, D)
+        k = _rows(k_ptr, col, k_n, d, live, D)
         # load values [E, DV]
-        inside = live[:, None] & (w < DV)[None, :]
-        v = _rows(v_ptr, own if MAPS_V else col, v_n, w, inside, vg_ptr, head * vg_h, label, DV)
+        v = _rows(v_ptr, col, v_n, w, live, DV)
         # scores, with B, C and masks
         query_at = batch * bq_b + head * bq_h + i * bq_n
         key_at = batch * ck_b + head * ck_h + col * ck_n
         pair_at = lane.to(tl.int64) * added_lane + pair
-        scores, _ = _finished(
-            tl.sum(q[None, :] * k, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live, bend, SCORE
+        scores = _scores(
+            tl.sum(q[None, :] * k, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live
         )  # fmt: skip
         # softmax
         higher = tl.maximum(top, scores)
@@ -195,8 +166,6 @@ def forward_kernel(
         out = out * shrink[:, None] + kept[:, None] * v
         if p_ptr is not None:
             sums = sums * shrink[:, None] + _by_label(kept, label, r)
-        if mass_ptr is not None:
-            mass = mass * shrink[:, None] + _by_label(weight, label, r)
         start += E
 
     # join the slots, normalise, store
@@ -212,23 +181,20 @@ def forward_kernel(
     tl.store(o_ptr + row * DV + w, tl.sum(out * share[:, None], 0), mask=w < DV)
     if p_ptr is not None:
         tl.store(p_ptr + row * C + r, tl.sum(sums * share[:, None], 0), mask=r < C)
-    if mass_ptr is not None:
-        tl.store(mass_ptr + row * C + r, tl.sum(mass * share[:, None], 0), mask=r < C)
 
 
 @triton.heuristics(FLAGS)
 @triton.jit
 def by_row_kernel(
-    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, kg_ptr, vg_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, col_ptr, at_ptr,
+    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, col_ptr,
     label_ptr, again_ptr,
-    o_ptr, lse_ptr, p_ptr, mass_ptr, do_ptr, dlse_ptr, dp_ptr, dmass_ptr, dq_ptr, db_ptr, delta_ptr,
-    ds_ptr, kept_ptr, dadded_ptr,
+    o_ptr, lse_ptr, p_ptr, do_ptr, dlse_ptr, dp_ptr, dq_ptr, db_ptr, delta_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bq_b, bq_h, bq_n, ck_b, ck_h, ck_n, do_b, do_h, do_n,
-    added_lane, factor_lane, kg_h, vg_h, N_q, C, N_p, scale, drop, grow, bend, D: tl.constexpr, DV: tl.constexpr,
+    added_lane, factor_lane, N_q, C, scale, drop, grow, D: tl.constexpr, DV: tl.constexpr,
     DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr, H: tl.constexpr, GROUP: tl.constexpr,
-    JOINT: tl.constexpr, MAPS_K: tl.constexpr, MAPS_V: tl.constexpr, SCORE: tl.constexpr, PART: tl.constexpr,
+    JOINT: tl.constexpr,  PART: tl.constexpr,
 ):  # fmt: skip
-    """One query in one lane: δ_i for the other pass, and the gradients of the query, of its row of B and of masks."""
+    """One query in one lane: δ_i for the other pass, and the gradients of the query and of its row of B."""
     batch, head, i, number, lane = _place(tl.program_id(0), N_q, H, JOINT)
     first, end = tl.load(begin_ptr + number), tl.load(begin_ptr + number + 1)
     d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
@@ -250,9 +216,6 @@ def by_row_kernel(
     if dp_ptr is not None:
         grad = tl.load(dp_ptr + at, mask=r < C, other=0.0)
         delta += tl.sum(grad * tl.load(p_ptr + at, mask=r < C, other=0.0), 0)
-    if dmass_ptr is not None:
-        grad = tl.load(dmass_ptr + at, mask=r < C, other=0.0)
-        delta += tl.sum(grad * tl.load(mass_ptr + at, mask=r < C, other=0.0), 0)
     if dlse_ptr is not None:
         delta -= tl.load(dlse_ptr + row) * LOG2E  # the base-2 lse grows by α · log2 e with a score to base e
     tl.store(delta_ptr + row, delta)
@@ -266,37 +229,24 @@ def by_row_kernel(
         live = pair < end
         col = tl.load(col_ptr + pair, mask=live, other=0).to(tl.int64)
         label = tl.load(label_ptr + pair, mask=live, other=-1)
-        inside = live[:, None] & (d < D)[None, :]
-        own = col
-        if MAPS_K or MAPS_V:
-            own = tl.load(at_ptr + pair, mask=live, other=0).to(tl.int64)
         # load keys [E, D]
-        k = _rows(k_ptr, own if MAPS_K else col, k_n, d, inside, kg_ptr, head * kg_h, label, D)
+        k = _rows(k_ptr, col, k_n, d, live, D)
         # scores, with B, C and masks
         query_at = batch * bq_b + head * bq_h + i * bq_n
         key_at = batch * ck_b + head * ck_h + col * ck_n
         pair_at = lane.to(tl.int64) * added_lane + pair
-        scores, bent = _finished(
-            tl.sum(q[None, :] * k, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live, bend, SCORE
+        scores = _scores(
+            tl.sum(q[None, :] * k, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live
         )  # fmt: skip
         # gradient of the scores
         product = tl.zeros((E,), tl.float32)
         if do_ptr is not None:
-            inside = live[:, None] & (w < DV)[None, :]
-            v = _rows(v_ptr, own if MAPS_V else col, v_n, w, inside, vg_ptr, head * vg_h, label, DV)
+            v = _rows(v_ptr, col, v_n, w, live, DV)
             product = tl.sum(do[None, :] * v, 1)
         factor_at = lane.to(tl.int64) * factor_lane + pair
         kept = _kept(factor_ptr, factor_at, seed_ptr, again_ptr, pair, batch, head, i, col, live, drop, grow, PART)
         weight = tl.exp2(scores - lse)
-        ds = _score_gradient(weight, product, kept, dp_ptr, dmass_ptr, row * C, label, delta)
-        if dadded_ptr is not None:
-            tl.store(dadded_ptr + lane.to(tl.int64) * N_p + pair, ds, mask=live)
-        ds *= bent
-        # what the gradients of gates need of each pair
-        if ds_ptr is not None:
-            tl.store(ds_ptr + lane.to(tl.int64) * N_p + pair, ds * scale, mask=live)
-        if kept_ptr is not None:
-            tl.store(kept_ptr + lane.to(tl.int64) * N_p + pair, weight * kept, mask=live)
+        ds = _score_gradient(weight, product, kept, dp_ptr, row * C, label, delta)
         # dq, and sums by label (dB)
         dq += ds[:, None] * k
         if db_ptr is not None:
@@ -312,33 +262,24 @@ def by_row_kernel(
 @triton.heuristics(FLAGS)
 @triton.jit
 def by_key_kernel(
-    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, kg_ptr, vg_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, key_ptr, row_ptr,
-    label_ptr, pair_ptr, again_ptr, lse_ptr, delta_ptr, do_ptr, dp_ptr, dmass_ptr, dk_ptr, dv_ptr, dc_ptr,
+    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, row_ptr,
+    label_ptr, pair_ptr, again_ptr, lse_ptr, delta_ptr, do_ptr, dp_ptr, dk_ptr, dv_ptr, dc_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bq_b, bq_h, bq_n, ck_b, ck_h, ck_n, do_b, do_h, do_n,
-    added_lane, factor_lane, kg_h, vg_h, N_q, N_k, N_own, C, scale, drop, grow, bend, D: tl.constexpr,
+    added_lane, factor_lane, N_q, N_k, C, scale, drop, grow, D: tl.constexpr,
     DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr, H: tl.constexpr,
-    GROUP: tl.constexpr, JOINT: tl.constexpr, MAPS_K: tl.constexpr, MAPS_V: tl.constexpr, SCORE: tl.constexpr,
+    GROUP: tl.constexpr, JOINT: tl.constexpr,
     PART: tl.constexpr,
 ):  # fmt: skip
-    """One key in one key lane, over the query heads that share it: gradients of key, value and of its rows of C.
-
-    There are N_own keys, or labeled keys: these have one number of C, that of their label.
-    """
-    batch, key_head, own, number, key_lane = _place(tl.program_id(0), N_own, H // GROUP, JOINT)
-    into = (batch * (H // GROUP) + key_head) * N_own + own
+    """One key in one key lane, over the query heads that share it: gradients of key, value and of its rows of C."""
+    batch, key_head, j, number, key_lane = _place(tl.program_id(0), N_k, H // GROUP, JOINT)
+    into = (batch * (H // GROUP) + key_head) * N_k + j
     first, end = tl.load(begin_ptr + number), tl.load(begin_ptr + number + 1)
     d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
-    j = own
-    if MAPS_K or MAPS_V:
-        j = tl.load(key_ptr + own).to(tl.int64)
-        if JOINT:
-            batch = j // N_k
-            j -= batch * N_k
     # load the key [D] and its value [DV]
-    at = batch * k_b + key_head * k_h + (own if MAPS_K else j) * k_n
+    at = batch * k_b + key_head * k_h + j * k_n
     k = tl.load(k_ptr + at + d, mask=d < D, other=0.0).to(tl.float32)
     if do_ptr is not None:
-        at = batch * v_b + key_head * v_h + (own if MAPS_V else j) * v_n
+        at = batch * v_b + key_head * v_h + j * v_n
         v = tl.load(v_ptr + at + w, mask=w < DV, other=0.0).to(tl.float32)
 
     dk = tl.zeros((E, DP), tl.float32)
@@ -347,7 +288,7 @@ def by_key_kernel(
         head = key_head * GROUP + member
         lane = key_lane * GROUP + member
         if dc_ptr is not None:
-            dc = tl.zeros((E,) if MAPS_K or MAPS_V else (E, RP), tl.float32)
+            dc = tl.zeros((E, RP), tl.float32)
         start = first
         while start < end:
             place = start + tl.arange(0, E)
@@ -365,15 +306,9 @@ def by_key_kernel(
             key_at = batch * ck_b + head * ck_h + j * ck_n
             pair_at = lane.to(tl.int64) * added_lane + pair
             # rounded as in the forward pass, because rounding errors of large scores must cancel against lse
-            terms = q * (scale * LOG2E)
-            if kg_ptr is not None:
-                gate = _gates(kg_ptr, head * kg_h, label, d, inside, D)
-                terms *= k[None, :] * gate
-                q *= gate
-            else:
-                terms *= k[None, :]
-            scores, bent = _finished(
-                tl.sum(terms, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live, bend, SCORE
+            terms = q * (scale * LOG2E) * k[None, :]
+            scores = _scores(
+                tl.sum(terms, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live
             )  # fmt: skip
             lse = tl.load(lse_ptr + row, mask=live, other=0.0)
             lse = tl.where(lse == float("-inf"), 0.0, lse)
@@ -386,25 +321,18 @@ def by_key_kernel(
                 do_at = batch * do_b + head * do_h + i * do_n
                 inside = live[:, None] & (w < DV)[None, :]
                 do = tl.load(do_ptr + do_at[:, None] + w[None, :], mask=inside, other=0.0)
-                if vg_ptr is not None:
-                    do *= _gates(vg_ptr, head * vg_h, label, w, inside, DV)
                 product = tl.sum(do * v[None, :], 1)
                 dv += (weight * kept)[:, None] * do
             delta = tl.load(delta_ptr + row, mask=live, other=0.0)
-            ds = _score_gradient(weight, product, kept, dp_ptr, dmass_ptr, row * C, label, delta)
-            ds *= bent
+            ds = _score_gradient(weight, product, kept, dp_ptr, row * C, label, delta)
             # dk, and sums by label (dC)
             dk += ds[:, None] * q
             if dc_ptr is not None:
-                dc += ds if MAPS_K or MAPS_V else _by_label(ds, label, r)
+                dc += _by_label(ds, label, r)
             start += E
         if dc_ptr is not None:
             c_at = dc_ptr + ((batch * H + head) * N_k + j) * C
-            if MAPS_K or MAPS_V:
-                label = tl.load(label_ptr + first, mask=first < end, other=-1)
-                tl.store(c_at + label, tl.sum(dc, 0), mask=label >= 0)
-            else:
-                tl.store(c_at + r, tl.sum(dc, 0), mask=r < C)
+            tl.store(c_at + r, tl.sum(dc, 0), mask=r < C)
 
     # store
     tl.store(dk_ptr + into * D + d, (tl.sum(dk, 0) * scale).to(dk_ptr.dtype.element_ty), mask=d < D)

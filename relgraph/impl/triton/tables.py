@@ -17,50 +17,23 @@ from torch import Tensor
 from relgraph.call import Call, Tables
 from relgraph.impl import op
 from relgraph.impl.problem import Outputs, Problem
-from relgraph.impl.terms import (
-    add_value_tables,
-    has_value_tables,
-    query_tables,
-    repeat_heads,
-    score_tables,
-    with_zero_row,
-)
+from relgraph.impl.terms import repeat_heads, with_zero_row
 
 
-def run(
-    call: Call, kernels: str, inside: Tables, outside: Sequence[Tables], sizes: Sequence[int], columns: int,
-    *, recorded: bool = True, **maps: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Run the primitive: output with all value terms, log-sum-exp, and the sums by label after and before dropout.
+def run(call: Call, kernels: str, tables: Tables, columns: int) -> Outputs:
+    """Run the primitive: output with the value term, log-sum-exp, and the sums by label.
 
     Args:
         call: the call.
         kernels: the name under which the primitive finds them.
-        inside: the tables that the kernels' own code adds, with a row for each column, or for all but the last.
-        outside: those with a batch axis, per part: plain torch adds them, and autograd differentiates it.
-        sizes: rows of each part's tables.
+        tables: with a row for each column, or for all but the last.
         columns: width of B, C and the sums by label.
-        recorded: whether a CUDA graph may record the call.
-        maps: gates and maps by their names in the problem.
     """
-    by_query = None
-    if inside.rows is not None:
-        by_query = padded(inside.rows.float(), columns, -1)
-    more = score_tables(call.query, outside, sizes, call.scale, torch.float32)
-    if more is not None:
-        by_query = more[..., :columns] if by_query is None else more[..., :columns] + by_query
-    by_key = query_tables(call.key, call.query.shape[1], outside, sizes, call.scale, torch.float32)
-    has_values = has_value_tables(outside)
-    output, lse, sums, mass, _ = op.run(
-        call, kernels, columns=columns, need_sums=inside.value is not None or has_values,
-        seed_device=call.query.device, recorded=recorded,
-        by_query=by_query, by_key=None if by_key is None else by_key[..., :columns],
-        label_keys=inside.key, label_values=inside.value, label_queries=inside.query, label_biases=inside.bias,
-        **maps,
+    return op.run(
+        call, kernels, columns=columns, need_sums=tables.value is not None, seed_device=call.query.device,
+        recorded=False, label_keys=tables.key, label_values=tables.value, label_queries=tables.query,
+        label_biases=tables.bias,
     )  # fmt: skip
-    if has_values:
-        output = add_value_tables(output, sums, outside, sizes)
-    return output, lse, sums, mass if call.dropout_p > 0.0 else sums
 
 
 class Terms:
@@ -83,18 +56,16 @@ class Terms:
         self.by_key = self._by_key()
 
     def _by_query(self, dead: Tensor | None) -> Tensor | None:
-        problem = self.problem
-        found = None if problem.by_query is None else problem.by_query.contiguous()
+        problem, found = self.problem, None
         if self.queries is not None and self.key_rows is not None:
-            scores = _product(self.queries, self.key_rows, problem.scale)
-            found = scores if found is None else scores.add_(found)  # a sum: one part by a table, another by row
+            found = _product(self.queries, self.key_rows, problem.scale)
         if problem.label_biases is not None:
             bias = problem.label_biases if problem.label_biases.dim() == 1 else problem.label_biases[:, None]
             bias = padded(bias, problem.columns, -1)
             if found is None:
                 found = bias.float().expand(*problem.query.shape[:3], -1).contiguous()
             else:
-                found = found.add_(bias) if found is not problem.by_query else found + bias
+                found = found.add_(bias)
         if dead is None:
             return found
         if found is None:
@@ -104,7 +75,7 @@ class Terms:
     def _by_key(self) -> Tensor | None:
         problem = self.problem
         if self.keys is None or self.query_rows is None:
-            return None if problem.by_key is None else problem.by_key.contiguous()
+            return None
         heads = problem.query.shape[1]
         if self.query_rows.dim() == 3:
             return _product(repeat_heads(self.keys, heads), self.query_rows, problem.scale)
@@ -131,12 +102,12 @@ class Terms:
 
     def whole_incoming(self, incoming: Outputs) -> Outputs:
         """The gradients of the outputs in float32, contiguous; the value term adds to the gradient of the sums."""
-        output, lse, sums, mass = (None if grad is None else _single(grad) for grad in incoming[:4])
+        output, lse, sums = (None if grad is None else _single(grad) for grad in incoming[:3])
         table = self.problem.label_values
         if table is not None and output is not None:
             more = _product(output, padded(table, self.problem.columns).float())
             sums = more if sums is None else sums + more
-        return Outputs(output, lse, sums, mass)
+        return Outputs(output, lse, sums, None)
 
     def gradients(self, of_kernels: list[Tensor | None], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
         """The gradients in the order that :func:`relgraph.impl.op.plug` requires, from those of the kernels.
@@ -158,8 +129,7 @@ class Terms:
             of_biases = _first(summed, problem.label_biases.shape[-1]).to(problem.label_biases.dtype)
         if problem.label_values is not None:
             of_values = self._of_values(outputs.sums, incoming.output, problem.label_values)
-        of_rows = None if problem.by_query is None else db
-        return [dq, dk, dv, of_rows, None if problem.by_key is None else dc, of_keys, of_values, of_queries, of_biases]
+        return [dq, dk, dv, None, None, of_keys, of_values, of_queries, of_biases]
 
     def _of_scores(self, grad: Any, x: Any, rows: Any, table: Tensor, to: Any) -> Tensor:
         """The gradient of a table whose products with ``x`` are scores with this one; that of ``x`` is added ``to``.

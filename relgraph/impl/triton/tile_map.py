@@ -18,7 +18,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from relgraph.impl.triton import limits
 from relgraph.impl.triton.tile_ids import NO_LIMIT, Axis, Grid, SortedTiles, offset_table, sort_columns, write
 from relgraph.impl.triton.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
 from relgraph.labels.memory import Memory
@@ -51,9 +50,6 @@ class TileMap:
         bounds: uint8 ``[slots, parts, steps, BM, C + 1]``: how many pairs of the row and step have a lower column.
         order_t: uint8, shape of ``ids``: each key's rows by column within a step, along the rows' axis.
         bounds_t: uint8 ``[slots, parts, steps, C + 1, BN]``: how many pairs of the key and step have a lower column.
-        key_blocks: ``[key blocks, 3]``, where each block of keys starts and stops, and where its graph's rows end.
-        table: ``[maps, row blocks, key blocks]``: -1 for a tile without a pair that attends, the slot of a mixed one,
-            and -2 - n if ``columns[n]``, ``[N, parts]``, are those of all its pairs. None with a band.
     """
 
     rows: int
@@ -68,9 +64,6 @@ class TileMap:
     bounds: Tensor | None = None
     order_t: Tensor | None = None
     bounds_t: Tensor | None = None
-    key_blocks: Tensor | None = None
-    table: Tensor | None = None
-    columns: Tensor | None = None
 
 
 def tile_map(
@@ -84,15 +77,12 @@ def tile_map(
     transposed: bool = False,
     sort: int = 0,
     sort_transposed: int = 0,
-    by_place: bool = False,
     memo: Memory | None = None,
 ) -> TileMap:
     """The tile map of a plan.
 
-    Affine plans (:func:`is_affine`) are mapped without waiting for the device, and a recorded CUDA graph maps them at
-    each replay again. All others wait for the device, once per combination of sizes and offsets in ``memo`` (and in
-    each call to read offsets that are tensors). No CUDA graph can record them: the memory of their map depends on the
-    labels, and a map that was made before would not follow labels that change between replays.
+    Affine plans (:func:`is_affine`) are mapped without waiting for the device. All others wait for it, once per
+    combination of sizes and offsets in ``memo`` (and in each call to read offsets that are tensors).
 
     Args:
         plan: the labels, on ``device``; no part has several labels on one pair.
@@ -104,35 +94,26 @@ def tile_map(
         transposed: by blocks of keys instead of query rows.
         sort: fill ``order`` and ``bounds``, for steps of this many keys; 0 leaves them empty.
         sort_transposed: fill ``order_t`` and ``bounds_t``, for steps of this many rows.
-        by_place: fill ``key_blocks``, ``table`` and ``columns``, to find a tile by its place.
         memo: earlier maps of this plan, whose borders and ids must not change. Affine maps with an offset that is a
             tensor are made anew in each call.
-
-    Raises:
-        NotImplementedError: a CUDA graph is being recorded, and the plan is not affine.
     """
     offsets = causal, *(part.offset for part in plan.parts)
-    moving, recording = any(isinstance(x, Tensor) for x in offsets), limits.is_recording(device)
+    moving = any(isinstance(x, Tensor) for x in offsets)
     shortcut = None
-    if memo is not None and not moving and not recording:  # nearly every call ends here
+    if memo is not None and not moving:  # nearly every call ends here
         own_batch = batch if plan.batch > 1 else 1
-        shortcut = device, rows, keys, own_batch, causal, transposed, sort, sort_transposed, by_place
+        shortcut = device, rows, keys, own_batch, causal, transposed, sort, sort_transposed
         if (found := memo.found.get(shortcut)) is not None:
             return found
     assert not any(part.csr is not None and part.csr.parallel for part in plan.parts)  # refused by the rule
     maps = 1 if plan.q_ptr is not None else max(plan.batch, *map(_length, offsets))
     affine = is_affine(plan)
-    if recording and not affine:
-        raise NotImplementedError(limits.NOT_RECORDED)
-    if memo is None or recording or (affine and moving):
-        # A CUDA graph computes its maps at each replay, so they are not shared; kept maps may be gone by then.
+    if memo is None or (affine and moving):
         memo = Memory()
     where = device, rows, keys, () if affine else tuple(map(_value, offsets)), causal if affine else None
     grid = partial(_grid, plan, rows, keys, maps, causal, device)  # not kept in memo: it refers to the plan
     if affine:
         made = memo.once(("affine", *where, transposed), lambda: _affine(grid(), transposed))
-        if by_place:
-            made = replace(made, key_blocks=_key_blocks(grid()))
         return made if shortcut is None else memo.once(shortcut, lambda: made)
     written = memo.once(("written", *where), lambda: write(grid()))
     made = memo.once(("map", *where, transposed), lambda: _of_written(grid(), written, transposed))
@@ -144,9 +125,6 @@ def tile_map(
             ("by key", sort_transposed, *where), lambda: sort_columns(plan, written.ids, -2, sort_transposed)
         )
         made = replace(made, order_t=order, bounds_t=bounds)
-    if by_place:
-        table, columns = memo.once(("by place", *where), lambda: _by_place(grid(), written))
-        made = replace(made, key_blocks=_key_blocks(grid()), table=table, columns=columns)
     return made if shortcut is None else memo.once(shortcut, lambda: made)
 
 
@@ -225,22 +203,6 @@ def _of_written(grid: Grid, written: SortedTiles, transposed: bool) -> TileMap:
     tile_owner, tile_start, slot = by_owner(written.mixed)
     tiles = torch.stack([tile_start, slot], 1)
     return _map(grid, transposed, None, (*spans(owner[first]), *spans(tile_owner)), runs, tiles, written.ids)
-
-
-def _key_blocks(grid: Grid) -> Tensor:
-    keys = grid.keys
-    return torch.stack([keys.start, keys.stop, grid.rows.end[keys.graph]], 1).to(torch.int32)
-
-
-def _by_place(grid: Grid, written: SortedTiles) -> tuple[Tensor, Tensor]:
-    """``TileMap.table`` and ``TileMap.columns``."""
-    table = torch.full(
-        (grid.maps, grid.rows.blocks, grid.keys.blocks), -1, dtype=torch.int32, device=written.ids.device
-    )
-    for numbers, first, step in ((written.mixed, 0, 1), (written.one, -2, -1)):
-        tiles, code = grid.at(numbers), torch.arange(numbers.shape[0], dtype=torch.int32, device=table.device)
-        table[tiles.map, tiles.row_block, tiles.key_block] = first + step * code
-    return table, written.columns.to(torch.int32)
 
 
 @dataclass(frozen=True, eq=False)

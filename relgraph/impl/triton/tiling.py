@@ -22,28 +22,20 @@ class Tiling:
 @lru_cache(maxsize=256)
 def tiling(
     kernel: str, size: int, value_size: int, dtype: torch.dtype, capability: tuple[int, int], *, by_distance: bool,
-    single: bool = False,
 ) -> Tiling:  # fmt: skip
     """The tiles for heads of this size on GPUs of this compute capability, (8, 0) or more.
 
     Chosen by spilled registers and cycles of half types without options: ``python -m docs.kernels``.
 
     Args:
-        kernel: ``"forward"``, ``"backward_rows"``, ``"backward_keys"`` or ``"backward_mask"``.
+        kernel: ``"forward"``, ``"backward_rows"`` or ``"backward_keys"``.
         size: numbers of a query and of a key.
         value_size: numbers of a value.
         dtype: of the query.
         capability: compute capability of the GPU.
         by_distance: whether labels are a function of the distance; sums by label of all others take registers.
-        single: whether ``"backward_keys"`` writes float32, whatever the dtype.
     """
     wide = product_size(max(size, value_size))
-    if kernel == "backward_mask":
-        if dtype != torch.float32 and wide in (64, 128):
-            found = _OF_MASK.get(capability[0], _OF_MASK[8])[wide]
-            narrow = by_distance and capability == (8, 0) and wide == 64  # a wider tile spills there
-            return Tiling(64, 16, 4, 2) if narrow else found
-        kernel = "forward"
     backward = kernel != "forward"
     if dtype == torch.float32:
         return Tiling(16, 16, 8, 1, 16) if backward or wide > 64 else Tiling(32, 32, 8, 2, 32)
@@ -51,8 +43,6 @@ def tiling(
         return Tiling(16, 32, 8, 2, 16) if backward else Tiling(32, 32, 8, 2, 32)
     if wide > 32:
         usual, written = _BY_GENERATION.get(capability[0], _BY_GENERATION[8])
-        if single and (kernel, wide, capability[0]) == ("backward_keys", 128, 10):
-            return Tiling(32, 64, 4, 1, 16)  # a second stage spills
         own = None if by_distance else written.get((kernel, wide))
         return own or usual[kernel, wide]
     return Tiling(64, 32, 8, 1, 32) if backward and wide == 16 else Tiling(32, 32, 8, 2, 32)
@@ -112,14 +102,6 @@ _BY_GENERATION = {
     ),
 }
 """By major compute capability: the tiles, and what differs for written-out labels, whose sums take registers."""
-
-_OF_MASK = {
-    8: {64: Tiling(64, 32, 4, 2), 128: Tiling(32, 32, 4, 2)},
-    9: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 64, 8, 1)},
-    10: {64: Tiling(64, 64, 4, 1), 128: Tiling(64, 64, 8, 1)},
-    12: {64: Tiling(64, 32, 4, 2), 128: Tiling(32, 32, 4, 1)},
-}
-"""By major compute capability and head size. They are tiles of other passes too, where ids are written out for both."""
 
 ELEMENTS_A_THREAD = 16
 """Elements of a tile of listed pairs per thread. More let fewer programs run at once and slow the final sums."""
