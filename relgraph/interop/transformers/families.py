@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import nn
 
 FILES = (
-    "t5", "deberta", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit", "inkling", "xlnet",
+    "t5", "deberta", "mpnet", "layoutlm", "conformer", "speech", "sam", "beit", "inkling", "xlnet",
 )  # fmt: skip
 """The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
 
@@ -32,6 +32,12 @@ REFUSED = {
             "fastspeech2_conformer.FastSpeech2ConformerAttention",
             "granite_speech5.GraniteSpeech5EncoderAttention",
             "phi4_multimodal.Phi4MultimodalAudioAttention",
+            "swin.SwinAttention",
+            "donut.DonutSwinSelfAttention",
+            "maskformer.MaskFormerSwinSelfAttention",
+            "clap.ClapAudioSelfAttention",
+            "swinv2.Swinv2SelfAttention",
+            "swin2sr.Swin2SRSelfAttention",
         ),
         "relgraph would save too little time and memory there",
     ),

@@ -21,7 +21,6 @@ from tests.interop.transformers import (  # noqa: E402
     test_mpnet,
     test_sam,
     test_speech,
-    test_swin,
     test_t5,
     test_xlnet,
 )
@@ -53,14 +52,6 @@ def beit(name):
     return image_case(lambda: test_beit.tiny(name, **options), 16, test_beit.allowed_for(name))
 
 
-def swin(name):
-    def model():
-        config = test_swin.tiny(name).config
-        return judge.randomized(getattr(transformers, f"{name}ForImageClassification")(config), std=0.2).double()
-
-    return image_case(model, 24, test_swin.allowed_for(name))
-
-
 CASES = {
     "t5": Case(test_t5.tiny, lambda: test_t5.inputs_of(20, 17), judge.EXACT),
     "umt5": Case(lambda: test_t5.tiny("UMT5ForConditionalGeneration"), lambda: test_t5.inputs_of(20, 17), judge.EXACT),
@@ -81,8 +72,6 @@ CASES = {
     ),
     "beit": beit("Beit"),
     "data2vec": beit("Data2VecVision"),
-    "swin": swin("Swin"),
-    "swin v2": swin("Swinv2"),
     "speecht5": Case(
         test_speech.speecht5,
         lambda: test_speech.wave_inputs(test_speech.waves(20)) | {"labels": torch.randint(2, 20, (2, 7))},

@@ -16,7 +16,6 @@ from tests.interop.transformers import (  # noqa: E402
     test_mpnet,
     test_sam,
     test_speech,
-    test_swin,
     test_t5,
 )
 
@@ -160,7 +159,3 @@ def test_what_other_patched_modules_refuse():
     ours.patch(model)
     with pytest.raises(ValueError, match="dim_size must be 17"):
         model.encoder.relative_position_bias((4, 4), True, dim_size=20)
-    model = test_swin.tiny("DonutSwin")
-    ours.patch(model)
-    with pytest.raises(ValueError, match="must have 9 positions, those of a window 3 × 3, got 4"):
-        test_swin.attention_of(model)(torch.randn(1, 4, 12, dtype=torch.float64))

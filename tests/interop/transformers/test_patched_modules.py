@@ -13,12 +13,12 @@ transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import common  # noqa: E402
-from tests.interop.transformers import judge, test_swin  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
 from tests.interop.transformers.test_every_family import CASES  # noqa: E402
 
 
 def made(name):
-    return (test_swin.tiny(), test_swin.image()) if name == "swin" else (CASES[name].model(), CASES[name].inputs())
+    return CASES[name].model(), CASES[name].inputs()
 
 
 @pytest.mark.parametrize("name", ["t5", "umt5", "deberta v2", "conformer"])
@@ -45,7 +45,7 @@ def test_unpatching_leaves_nothing_behind():
 @pytest.mark.filterwarnings("ignore:The `device` argument is deprecated:FutureWarning")  # their own call
 @pytest.mark.parametrize(
     ("name", "first"),
-    [*product(("t5", "umt5", "conformer", "layoutlm"), ("patched", "offloaded")), ("swin", "patched")],
+    [*product(("t5", "umt5", "conformer", "layoutlm"), ("patched", "offloaded"))],
 )
 def test_tables_that_accelerate_offloads(name, first):
     """Their weights are on the meta device, but while the embedding is called."""
