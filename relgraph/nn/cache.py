@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.labels.naming import KINDS
-from relgraph.nn.masks import as_additive, check_dtype
+from relgraph.nn.masks import as_additive
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -96,28 +96,11 @@ class KVCache:
         if self.max_len is not None and self._length + length > self.max_len:
             raise ValueError(f"cache must hold at most max_len = {self.max_len} keys, got {self._length} + {length}")
 
-    def append(self, key: Tensor, value: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Add new keys and values, and return all of them.
-
-        Args:
-            key: ``[B, H_kv, n, D]``.
-            value: ``[B, H_kv, n, D_v]``.
-            padding: ``[B, n]``, bool (True is padding) or added to the scores; None when nothing is padding.
-
-        Returns:
-            All keys ``[B, H_kv, N, D]``, all values ``[B, H_kv, N, D_v]`` and the padding mask of all keys ``[B, N]``
-            (None if no chunk had one).
-
-        Raises:
-            ValueError: shapes that do not fit each other, another batch size, number of heads, width or dtype than
-                before, or more keys than ``max_len``.
-        """
-        _check_new(key, value, padding)
-        self._check_room(key.shape[0], key.shape[2])
-        return self._append(key, value, padding)
-
     def _append(self, key: Tensor, value: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The same for keys and values that fit each other and of which there is room for so many."""
+        """Add new keys and values, ``[B, H_kv, n, D]``, and return all of them and the padding mask of all keys.
+
+        ``padding`` is ``[B, n]``, bool (True is padding) or added to the scores; None when nothing is padding.
+        """
         batch, _, length, _ = key.shape
         _check_matches_cache("key", self._key, key)
         _check_matches_cache("value", self._value, value)
@@ -173,26 +156,9 @@ class KVCache:
             _check_rows(index, self._key.shape[0])
             if not self._key.is_meta:
                 check.data("index", index)
-        self._map(lambda x: x.index_select(0, index.to(x.device, torch.int64)))
-
-    def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Move to a device or cast to a floating dtype, in place; a bool mask keeps its dtype.
-
-        Args:
-            target: a device or a floating dtype.
-
-        Returns:
-            The cache itself.
-        """
-        _check_target(target)
-        cast = isinstance(target, torch.dtype)
-        self._map(lambda x: x if cast and not x.is_floating_point() else x.to(target))
-        return self
-
-    def _map(self, fn: Callable[[Tensor], Tensor]) -> None:
         for name in ("_key", "_value", "_padding"):
             if (x := getattr(self, name)) is not None:
-                setattr(self, name, fn(x))
+                setattr(self, name, x.index_select(0, index.to(x.device, torch.int64)))
 
     def __repr__(self) -> str:
         parts = [f"{self._length} keys"] + ["static"] * self.static
@@ -204,32 +170,6 @@ def _locked(buffer: Tensor | None) -> bool:
     if buffer is None or torch.compiler.is_compiling():
         return False
     return buffer.is_inference() and not torch.is_inference_mode_enabled()
-
-
-def _check_new(key: Any, value: Any, padding: Any) -> None:
-    for name, x in (("key", key), ("value", value)):
-        if check.tensor(name, x).dim() != 4:
-            raise ValueError(f"{name} must have shape [B, H_kv, n, D], got {list(x.shape)}")
-    if value.shape[:3] != key.shape[:3]:
-        wanted, got = list(key.shape[:3]), list(value.shape[:3])
-        raise ValueError(f"value must share batch, heads and length with key, {wanted}, got {got}")
-    if padding is not None:
-        check_dtype("padding", padding)
-        wanted = [key.shape[0], key.shape[2]]
-        if list(padding.shape) != wanted:
-            raise ValueError(f"padding must have shape [B, n] = {wanted}, got {list(padding.shape)}")
-    check.same_device(key=key, value=value, padding=padding)
-
-
-def _check_target(target: Any) -> None:
-    """Raise unless ``target`` is a device or a floating dtype."""
-    if isinstance(target, torch.dtype):
-        if target not in check.FLOATING_DTYPES:
-            raise ValueError(f"target must be a floating dtype of 16 bits or more, got {target}")
-    elif isinstance(target, (torch.device, str, int)):
-        check.device("target", target)
-    else:
-        raise TypeError(f"target must be a device or a floating dtype, got {type(target).__name__}")
 
 
 def _check_matches_cache(name: str, old: Tensor | None, new: Tensor) -> None:
@@ -257,7 +197,7 @@ def _check_rows(index: Tensor, batch: int) -> None:
 
 
 class _Caches(ABC):
-    """Several caches that are emptied, reordered and moved together."""
+    """Several caches that are emptied and reordered together."""
 
     @abstractmethod
     def _parts(self) -> Sequence[KVCache | LayerCache]:
@@ -276,19 +216,6 @@ class _Caches(ABC):
         """
         for part in self._parts():
             part.reorder(index)
-
-    def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Move or cast all caches in place: see :meth:`~relgraph.KVCache.to`.
-
-        Args:
-            target: a device or a floating dtype.
-
-        Returns:
-            The cache itself.
-        """
-        for part in self._parts():
-            part.to(target)
-        return self
 
 
 class LayerCache(_Caches):

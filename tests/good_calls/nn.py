@@ -251,7 +251,7 @@ def _decode_graphs() -> Good:
 
 def _filled(kind=rg.KVCache):
     cache = rg.KVCache()
-    cache.append(torch.randn(2, 2, 3, 4), torch.randn(2, 2, 3, 4))
+    cache._append(torch.randn(2, 2, 3, 4), torch.randn(2, 2, 3, 4), None)
     if kind is rg.KVCache:
         return cache
     layer = rg.nn.LayerCache()
@@ -261,10 +261,6 @@ def _filled(kind=rg.KVCache):
 
 def _reorder(kind) -> Good:
     return Good(lambda index: _filled(kind).reorder(index), {"index": torch.tensor([1, 0])})
-
-
-def _to(kind, target) -> Good:
-    return Good(lambda target: _filled(kind).to(target), {"target": target}, accepts={"target": ("dtype",)})
 
 
 def _table() -> rg.nn.LabelTable:
@@ -577,19 +573,11 @@ GOOD_CALLS = {
     "LearnedPositions.encode": lambda: Good(rg.nn.LearnedPositions(8, 5).encode, {"positions": torch.tensor([[0, 4]])}),
     # --- Caches
     "KVCache": lambda: Good(rg.KVCache, {"max_len": 4, "static": False}),
-    "KVCache.append": lambda: Good(
-        lambda **given: _filled().append(**given),
-        {"key": torch.randn(2, 2, 1, 4), "value": torch.randn(2, 2, 1, 4), "padding": _blocked(2, 1)},
-        also={"key": ("value", "padding", "cache"), "value": ("key", "cache")},
-    ),
     "KVCache.reorder": lambda: _reorder(rg.KVCache),
-    "KVCache.to": lambda: _to(rg.KVCache, torch.float32),
     "LayerCache": lambda: Good(rg.nn.LayerCache, {"max_len": 4}),
     "LayerCache.reorder": lambda: _reorder(rg.nn.LayerCache),
-    "LayerCache.to": lambda: _to(rg.nn.LayerCache, torch.float32),
     "StackCache": lambda: Good(lambda layers: rg.nn.StackCache(layers), {"layers": rg.KVCache()}),
     "StackCache.reorder": lambda: _reorder(rg.nn.StackCache),
-    "StackCache.to": lambda: _to(rg.nn.StackCache, torch.float32),
     "record_attention": lambda: Good(
         rg.record_attention, {"model": _layers()["encoder"], "label_mass": True, "weights": True}
     ),

