@@ -71,7 +71,7 @@ def quickstart(example, patch, _):
     import stdlib_functions
 
     files = stdlib_functions.source_files
-    patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::15])
+    patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::30])
     patch.setattr(example, "load", cache(example.load))
     of_rows = [f"{kind}-{row}" for kind in ("tables", "attention") for row in ("relative", "code-relations")]
     rows = sorted((variant.name for variant in example.VARIANTS), key=lambda row: row != "code relations")

@@ -27,7 +27,7 @@ def test_splits(name, sizes):
         assert max(len(actions) for _, actions in split.train) == int(name)
 
 
-@pytest.mark.parametrize("row", scan.ROWS)
+@pytest.mark.parametrize("row", ["rotary", "ALiBi", "relative, one layer"])
 def test_a_model_learns_a_command_by_heart_and_search_finds_what_one_call_tests(row):
     torch.manual_seed(0)
     model, known = scan.Model(row).eval(), scan.commands()[40:44]
