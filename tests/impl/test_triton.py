@@ -259,7 +259,8 @@ def test_what_is_refused_names_the_way_out():
         "gradient of attn_mask": {"attn_mask": learned},
     }.items():
         with pytest.raises(NotImplementedError, match=f"has no {match}; use impl='chunked'"):
-            rg.relation_attention(q, q, q, rg.ClippedDistance(1)(4).to(DEVICE), impl="triton", **more)
+            labels = rg.ClippedDistance(1)(4).to(DEVICE)
+            rg.relation_attention_with_aux(q, q, q, labels, impl="triton", need_label_mass=True, **more)
     with pytest.raises(NotImplementedError, match="has no need_label_mass with dropout_p"):
         rg.relation_attention_with_aux(
             q, q, q, rg.ClippedDistance(1)(4).to(DEVICE), impl="triton", dropout_p=0.5, need_label_mass=True

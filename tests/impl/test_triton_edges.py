@@ -117,7 +117,9 @@ def test_own_dropout_is_the_same_forward_and_backward():
     keep = (weights > 0).to(F64)
     torch.manual_seed(3)
     ours = answer(case, "triton", mass=False)
-    within_budget(ours, answer(low, "edges", keep=keep.float(), mass=False), answer(exact, "reference", keep=keep, mass=False))
+    within_budget(
+        ours, answer(low, "edges", keep=keep.float(), mass=False), answer(exact, "reference", keep=keep, mass=False)
+    )
     attends = raw(exact, "reference", keep=torch.ones(()))[0] > 0
     kept = keep[attends].mean()
     assert 0.3 < kept < 0.7
