@@ -251,6 +251,7 @@ def test_what_is_refused_names_the_way_out():
     refused("has no score but dot products; use impl='chunked'", score=Softcap(2.0))
     q = torch.randn(1, 1, 4, 4, device=DEVICE)
     learned = torch.zeros(4, 4, device=DEVICE, requires_grad=True)
+    labels = rg.ClippedDistance(1)(4).to(DEVICE)
     for match, more in {
         "key_gate or value_gate": {"key_gate": torch.ones(3, 4, device=DEVICE)},
         "value_map": {"value_map": torch.ones(3, 4, 4, device=DEVICE)},
@@ -259,7 +260,6 @@ def test_what_is_refused_names_the_way_out():
         "gradient of attn_mask": {"attn_mask": learned},
     }.items():
         with pytest.raises(NotImplementedError, match=f"has no {match}; use impl='chunked'"):
-            labels = rg.ClippedDistance(1)(4).to(DEVICE)
             rg.relation_attention_with_aux(q, q, q, labels, impl="triton", need_label_mass=True, **more)
     with pytest.raises(NotImplementedError, match="has no need_label_mass with dropout_p"):
         rg.relation_attention_with_aux(
