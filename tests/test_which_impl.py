@@ -186,6 +186,7 @@ def test_a_gpu_that_is_too_old(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
     monkeypatch.setattr(limits, "_age", {})
     monkeypatch.setattr(limits, "HAS_TRITON", True)
+    monkeypatch.setattr(limits, "ASKED", True)
     why = "needs compute capability 8.0 or newer, got 7.5 (Tesla T4)"
     old, cpu, x = torch.device("cuda", 0), torch.device("cpu"), fake()
     assert (limits.too_old(old), limits.too_old(cpu)) == (why, None)

@@ -55,7 +55,7 @@ def test_the_ops_give_what_direct_calls_give(kind, options, monkeypatch):
         if not direct:
             monkeypatch.setattr(op, "unwatched", lambda _: False)
         torch.manual_seed(2)
-        found.append(answer(moved(case, DEVICE), "triton"))
+        found.append(answer(moved(case, DEVICE), "triton", mass=False))
     for one, two in zip(*found, strict=True):
         assert all(map(torch.equal, one, two))
 

@@ -129,7 +129,8 @@ def forward(problem: Problem, terms: Terms) -> Outputs:
     output = query.new_empty(*rows, problem.value.shape[3], dtype=torch.float32)
     lse, sums = output.new_empty(rows), output.new_empty(*rows, problem.columns) if problem.need_sums else None
     if _is_empty(problem):
-        return Outputs(output.zero_(), lse.fill_(float("-inf")), None if sums is None else sums.zero_(), None)
+        sums = None if sums is None else sums.zero_()
+        return terms.with_value_term(Outputs(output.zero_(), lse.fill_(float("-inf")), sums, None))
     launch = _Launch(problem, terms)
     of_tiles, tiles = launch.tiles("forward", sort=sums is not None)
     if sums is not None:  # scores by distance are noted here before they become weights

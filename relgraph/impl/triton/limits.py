@@ -52,7 +52,7 @@ def is_gpu(device: torch.device) -> bool:
 
 def is_recording(device: torch.device) -> bool:
     """Whether a CUDA graph is being recorded."""
-    return device.type == "cuda" and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def unfit(tensor: Tensor) -> str | None:
