@@ -84,7 +84,9 @@ def _outcome(copy: Path, fault: Fault) -> str:
 
 def _pytest(copy: Path, tests: Sequence[str], *, quiet: bool = False) -> int | None:
     """The exit status of pytest in the copy; None if it ran too long."""
-    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    # pytest compiles changed sources; a library is kept under their hash, so that the next run finds it
+    environment.setdefault("RELGRAPH_CACHE", str(Path.home() / ".cache" / "relgraph-faults"))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(

@@ -211,4 +211,203 @@ FAULTS = (
         "relgraph/impl/native/prepared.py", "of_table(by_query, query, keys).mul_(struct.scale)",
         "of_table(by_query, query, keys)", "tests/impl/test_prepared.py::test_values_and_gradients",
     ),
+    # ---- Triton, by its interpreter ----
+    Fault(
+        "Triton causal map", "tiles that causal order hides in part are taken as whole",
+        "relgraph/impl/triton/tile_ids.py", "dead, whole = nearest > limit, whole & (farthest <= limit)",
+        "dead = nearest > limit", "tests/impl/test_tilemap.py",
+    ),
+    Fault(
+        "Triton mixed ids", "ids of the second part of a sum are read from the first in a mixed tile",
+        "relgraph/impl/triton/attention_kernels.py",
+        "# labels: ids [BM, STEP]; gather B and C\n        for part in tl.static_range(PARTS):\n            if BAND:\n                attends = j[None, :] <= (last - at)[:, None]",
+        "# labels: ids [BM, STEP]; gather B and C\n        for part in tl.static_range(PARTS):\n            if BAND:\n                attends = j[None, :] < (last - at)[:, None]",
+        "tests/impl/test_triton.py::test_each_kind_and_option",
+    ),
+    Fault(
+        "Triton value table gradient", "the gradient of a value table per head has the sums of other batch rows only once",
+        "relgraph/impl/triton/tables.py", "(sums.transpose(-1, -2) @ grad).sum(0)", "(sums.transpose(-1, -2) @ grad).mean(0)",
+        "tests/impl/test_triton.py::test_each_kind_and_option",
+    ),
+    # ---- the door ----
+    Fault(
+        "merge", "merging takes the sum of the shares where it must divide by it",
+        "relgraph/functional/merge.py", "zip(shares / total, outputs, strict=True)", "zip(shares, outputs, strict=True)",
+        "tests/test_merge.py",
+    ),
+    Fault(
+        "region of other threads", "leaving a region forgets the region around it",
+        "relgraph/functional/region.py", "        _current.set(before)\n", "        _current.set(None)\n",
+        "tests/distributed/test_context.py tests/distributed/test_layers.py tests/distributed/test_misuse.py",
+    ),
+    Fault(
+        "choice", "the rule takes implementations whose dropout draws other numbers for a part of a larger call",
+        "relgraph/impl/rule.py", "return call.dropout_seed is not None and call.dropout_p > 0.0 and call.keep is None",
+        "return False", "tests/impl/test_choose.py tests/test_which_impl.py tests/impl/test_dropout_parts.py tests/impl/test_dropout_origin.py",
+    ),
+    # ---- labels ----
+    Fault(
+        "stale contents", "labels whose numbers were changed in place keep what was made of the old ones",
+        "relgraph/labels/contents.py", 'return address, x.shape, HASHES["cpu"](address, x.nbytes)', "return address, x.shape",
+        "tests/labels/test_contents.py",
+    ),
+    Fault(
+        "memory of freed objects", "a memory is found again by the number of an object that was freed",
+        "relgraph/labels/memory.py", "known[0] == held and all(map(is_, map(call, known[1]), owners))", "known[0] == held",
+        "tests/labels/test_memory.py",
+    ),
+    Fault(
+        "ragged width", "ids of a packed batch are addressed by the width of the next graph",
+        "relgraph/labels/ragged.py", "starts[graph] + (query - q_ptr[graph]) * width + key - k_ptr[graph]",
+        "starts[graph] + (query - q_ptr[graph]) * width + key", "tests/labels/test_kinds.py",
+    ),
+    Fault(
+        "rows of distances", "rows cut out of distance labels count from the first row again",
+        "relgraph/labels/distance.py", "return self._cut(start, stop - start, self.k_len, None, None)",
+        "return self._cut(0, stop - start, self.k_len, None, None)", "tests/labels/test_slices.py",
+    ),
+    Fault(
+        "edge ends", "edges are listed with source as query and target as key in the dense form",
+        "relgraph/labels/edge.py", "attend[row, target, source] = True", "attend[row, source, target] = True",
+        "tests/labels/test_kinds.py tests/labelers/test_edge_type.py",
+    ),
+    # ---- labelers ----
+    Fault(
+        "distance window", "a window to the left lets one more key attend",
+        "relgraph/labelers/sequence/distance.py", "lookup=(NOT_ATTENDING, *inside, NOT_ATTENDING), reach=left + 1)",
+        "lookup=(NOT_ATTENDING, *inside, NOT_ATTENDING), reach=left + 2)", "tests/labelers/test_distance.py",
+    ),
+    Fault(
+        "T5 buckets", "buckets of T5 after the query begin at the bucket of the query itself",
+        "relgraph/labelers/sequence/buckets.py", "after = [bucket + side for bucket in buckets[1:]]",
+        "after = [bucket + side - 1 for bucket in buckets[1:]]", "tests/labelers/test_buckets.py",
+    ),
+    Fault(
+        "tree direction", "relations in a tree count steps down as steps up",
+        "relgraph/labelers/tree/relation.py", "up.clamp(max=2) * 3 + down.clamp(max=2)", "down.clamp(max=2) * 3 + up.clamp(max=2)",
+        "tests/labelers/test_tree.py",
+    ),
+    Fault(
+        "foreign key", "a foreign key between columns is labeled in the other direction",
+        "relgraph/labelers/schema.py", "foreign_key_forward=refers, foreign_key_backward=refers.T,",
+        "foreign_key_forward=refers.T, foreign_key_backward=refers,", "tests/labelers/test_schema.py",
+    ),
+    Fault(
+        "shortest path", "paths as long as the clip count as beyond it",
+        "relgraph/labelers/graph/shortest_path.py", "hop > max_distance", "hop >= max_distance",
+        "tests/labelers/test_shortest_path.py",
+    ),
+    Fault(
+        "inverse edges", "inverse edges have the id of the edge itself",
+        "relgraph/labelers/graph/edge_type.py", "ids.append(types + len(self.types))", "ids.append(types + self.inverse)",
+        "tests/labelers/test_edge_type.py",
+    ),
+    # ---- layers ----
+    Fault(
+        "mask polarity", "a bool mask of padding alone lets padding attend and hides the rest",
+        "relgraph/nn/masks.py", "return None if only is None else ~only if only.dtype == torch.bool else only",
+        "return only", "tests/nn/test_attention.py",
+    ),
+    Fault(
+        "rotary order", "rotary positions turn keys in a cache by their place in the chunk in place of in the sequence",
+        "relgraph/nn/rotary.py", "labels, past = inputs.labels, 0 if cache is None else len(cache)",
+        "labels, past = inputs.labels, 0", "tests/nn/test_rotary.py",
+    ),
+    Fault(
+        "biases before the turn", "the position bias is not added to the query that meets a key table under rotary positions",
+        "relgraph/nn/rotary.py", "wide = wide + position_bias[:, None]", "wide = wide * 1.0", "tests/nn/test_rotary.py",
+    ),
+    Fault(
+        "cache reorder", "a reordered cache keeps the padding of the old batch rows",
+        "relgraph/nn/cache.py", 'for name in ("_key", "_value", "_padding"):', 'for name in ("_key", "_value"):',
+        "tests/nn/test_cache.py",
+    ),
+    Fault(
+        "labels of new rows", "labels of a whole sequence are cut to the first rows in each step of decoding",
+        "relgraph/nn/cache.py", "return labels.rows(past, stop).cols(0, stop)", "return labels.rows(0, length).cols(0, stop)",
+        "tests/nn/test_cache.py",
+    ),
+    Fault(
+        "causal decoder", "a decoder counts memory causal order from 0 in each step",
+        "relgraph/nn/decoder_layer.py", "q_offset=past if memory_is_causal else None", "q_offset=0 if memory_is_causal else None",
+        "tests/nn/test_cache.py tests/nn/test_decoder_layer.py",
+    ),
+    Fault(
+        "dropout in eval", "a layer drops weights outside of training",
+        "relgraph/nn/attention.py", '"dropout_p": self.dropout if self.training else 0.0,', '"dropout_p": self.dropout,',
+        "tests/nn/test_attention.py",
+    ),
+    Fault(
+        "label names", "a state with as many labels under other names loads",
+        "relgraph/nn/table.py", "            if saved != mine:\n", "            if saved != saved:\n",
+        "tests/nn/test_table.py",
+    ),
+    # ---- graph layers ----
+    Fault(
+        "relation means", "the mean by relation divides by all edges of the relation",
+        "relgraph/pyg/relation_mean.py", "bincount(minlength=count).double().reciprocal()",
+        "bincount(minlength=count).double().sum().reciprocal().expand(count)", "tests/pyg/test_full_maps.py",
+    ),
+    Fault(
+        "self-loops", "self-loops that are there already stay beside the new ones",
+        "relgraph/pyg/self_loops.py", "count, keep = min(edges.sizes), edges.index[0] != edges.index[1]",
+        "count, keep = min(edges.sizes), edges.index[0] >= 0", "tests/pyg/test_conv.py::test_self_loops_are_those_of_pyg",
+    ),
+    Fault(
+        "root weight", "the gate of the root term weighs the wrong one of output and root",
+        "relgraph/pyg/conv.py", "return gate * root + (1 - gate) * out", "return gate * out + (1 - gate) * root",
+        "tests/pyg/test_convert.py",
+    ),
+    Fault(
+        "full maps", "the gradient of full maps sums over the rows of the wrong factor",
+        "relgraph/pyg/full_maps.py", "_ByRelation.apply(grad, maps.transpose(-1, -2), runs) if needed[0]",
+        "_ByRelation.apply(grad, maps.flip(0).transpose(-1, -2), runs) if needed[0]", "tests/pyg/test_full_maps.py",
+    ),
+    Fault(
+        "converted rows", "rows of edge types that are copied from TransformerConv stay in the order of columns of another head",
+        "relgraph/pyg/convert.py", "made.tables.key.rows.copy_(columns.transpose(1, 2))",
+        "made.tables.key.rows.copy_(columns.transpose(1, 2).flip(0))", "tests/pyg/test_convert.py",
+    ),
+    # ---- models of Hugging Face ----
+    Fault(
+        "unknown words", "a class with a new argument that relgraph does not know is patched all the same",
+        "relgraph/interop/transformers/words.py", "new = [word for word in words_of(getattr(kind, name)) if word not in known]",
+        "new = []", "tests/interop/transformers/test_words.py",
+    ),
+    Fault(
+        "T5 offset", "steps of decoding of T5 count distances from the first position",
+        "relgraph/interop/transformers/t5.py", "(*lengths, q_offset=offset)", "(*lengths, q_offset=0)",
+        "tests/interop/transformers/test_generate.py",
+    ),
+    Fault(
+        "DeBERTa scale", "the scale of DeBERTa counts one term too few",
+        "relgraph/interop/transformers/deberta.py", "module.attention_head_size * (1 + terms)", "module.attention_head_size * terms",
+        "tests/interop/transformers/test_deberta.py",
+    ),
+    Fault(
+        "mask of a static cache", "a mask is cut to the last keys where a static cache has more room",
+        "relgraph/interop/transformers/common.py", "mask = mask[..., :keys]", "mask = mask[..., -keys:]",
+        "tests/interop/transformers/test_generate.py",
+    ),
+    Fault(
+        "added relations", "labels of a prompt are repeated beam by beam in place of row by row",
+        "relgraph/interop/transformers/relation.py", "return k_len - q_len if q_len == 1 else 0", "return 0",
+        "tests/interop/transformers/test_relations.py tests/interop/transformers/test_generate.py",
+    ),
+    # ---- several processes ----
+    Fault(
+        "all-gather slices", "a process sees one key too few where causal order ends its rows",
+        "relgraph/distributed/context/gathered.py", "max(rows[1] - rows[0] + offset, 1)", "max(rows[1] - rows[0] - 1 + offset, 1)",
+        "tests/distributed/test_context.py tests/distributed/test_layers.py",
+    ),
+    Fault(
+        "own rows", "labels are cut by the keys' start in place of the rows' of a process",
+        "relgraph/distributed/context/slices.py", "return base + rows[0] - keys[0]", "return base - keys[0]",
+        "tests/distributed/test_layers.py",
+    ),
+    Fault(
+        "tables of heads", "a table per head is whole on every process",
+        "relgraph/distributed/head_parallel.py", '"rows", Replicate() if table.heads is None else Shard(0)', '"rows", Replicate()',
+        "tests/distributed/test_heads.py",
+    ),
 )
