@@ -287,7 +287,7 @@ FAULTS = (
         "dropout in eval", "a layer drops weights outside of training",
         "relgraph/nn/attention.py",
         '"dropout_p": self.dropout if self.training else 0.0,', '"dropout_p": self.dropout,',
-        "tests/nn/test_attention.py",
+        "tests/nn/test_attention.py::test_dropout_acts_in_training_only",
     ),
     Fault(
         "label names", "a state with as many labels under other names loads",
