@@ -434,3 +434,10 @@ class TestLabeler:
         assert self.layer(impl="reference").which_impl(x).impl == "reference"
         with pytest.raises(ValueError, match="query must end in embed_dim = 12"):
             layer.which_impl(x[..., :3])
+
+
+def test_dropout_acts_in_training_only():
+    layer, x = rg.RelationAttention(8, 2, dropout=0.5, labeler=rg.ClippedDistance(1)), torch.randn(1, 6, 8)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
