@@ -90,13 +90,6 @@ def test_constructors_speak_of_their_own_arguments(options, error, match):
         decoder_layer(8, 2, 16, **options)
 
 
-def test_norms_of_another_dtype_are_fine():
-    layer = encoder_layer(8, 2, 16, norm_first=True, dtype=torch.bfloat16)
-    for norm in (layer.norm1, layer.norm2):
-        norm.float()
-    assert layer(X.bfloat16()).dtype == torch.bfloat16
-
-
 def test_an_attention_decides_where_its_layer_is():
     attention = rg.RelationAttention(8, 2, tables=(), dtype=torch.float64)
     assert rg.RelationEncoderLayer(8, 2, 16, attention=attention).linear1.weight.dtype == torch.float64
@@ -110,14 +103,3 @@ def test_an_attention_decides_where_its_layer_is():
         )
     attention.out_proj = torch.nn.Identity()  # such as a module that holds its weight in another way
     assert rg.RelationEncoderLayer(8, 2, 16, attention=attention)(X.double()).shape == X.shape
-
-
-def test_labels_elsewhere_are_those_of_the_layers_input():
-    layer = encoder_layer(8, 2, 16, num_labels=5)
-    with pytest.raises(ValueError, match="^labels must be on the device of src, cpu, got meta"):
-        layer(X, labels=rg.DenseLabels(torch.zeros(5, 5, dtype=torch.int64), 5).to("meta"))
-
-
-def test_classes_in_the_place_of_what_they_make():
-    with pytest.raises(TypeError, match="activation must be a string or a function, got the class ReLU: make one"):
-        encoder_layer(8, 2, activation=torch.nn.ReLU)

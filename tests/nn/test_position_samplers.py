@@ -110,12 +110,6 @@ def test_a_stack_uses_one_draw_and_a_shift_changes_nothing(rotary):
         close(encoder(X, positions=None), encoder(X))
 
 
-def test_packed_rows_turn_by_positions():
-    layer = layer_of(LABELERS[0], rotary=ROTARY)
-    labels = LABELERS[0](5, ptr=torch.tensor([0, 2, 5]))
-    close(layer(X[0], labels=labels, positions=torch.tensor([0, 1, 0, 1, 2])), layer(X[0], labels=labels))
-
-
 class Model(torch.nn.Module):
     def __init__(self, sampler):
         super().__init__()

@@ -96,15 +96,6 @@ def test_a_cache_holds_turned_keys(grad):
             close(some, whole[:, at : at + 4])
 
 
-@pytest.mark.parametrize("biases", [False, True], ids=["", "biases"])
-def test_scores_depend_on_the_distance_alone(biases):
-    layer, x = layer_of(content_bias=biases, position_bias=biases), torch.randn(1, 4, 12, dtype=F64)
-    moved = torch.cat([torch.randn(1, 50, 12, dtype=F64), x], 1)
-    seen = torch.arange(54) < 50
-    later = layer(moved, key_padding_mask=seen[None])[:, 50:]
-    close(later, layer(x))
-
-
 def test_it_compiles_and_exports():
     layer, x = layer_of().eval(), torch.randn(2, 5, 12, dtype=F64)
     wanted = layer(x)
