@@ -65,12 +65,6 @@ def test_sparse_tensors(layout, x, edges):
     torch.testing.assert_close(alpha, expected[order])
 
 
-@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
-def test_wide_values_are_edge_attr(x, edges):
-    conv, values = layer(num_relations=None, edge_dim=3), torch.rand(E, 3, dtype=F64)
-    torch.testing.assert_close(conv(x, sparse(edges, values)), conv(x, edges[0], edge_attr=values))
-
-
 @pytest.mark.skipif(not WITH_TORCH_SPARSE, reason="torch_sparse is not installed")
 def test_sparse_tensor_of_torch_sparse(x, edges):
     conv = layer()
@@ -122,18 +116,6 @@ def test_edge_labels(kind, x, edges):
     plain = kind(5, 3).to(F64)
     unlabeled = rg.EdgeLabels(edges[0], torch.full((E,), -1), 0, q_len=N)
     torch.testing.assert_close(plain(x, unlabeled), plain(x, edges[0]))
-
-
-def test_edge_labels_of_a_packed_batch(x):
-    index, types, ptr = (
-        torch.tensor([[0, 1, 3, 3], [1, 2, 4, 4]]),
-        torch.tensor([0, 1, 1, 0]),
-        torch.tensor([0, 3, 3, N]),
-    )
-    graph = rg.Graph(index, N, edge_type=types, ptr=ptr)
-    labels, conv = rg.EdgeType(R)(graph), layer()
-    assert labels.packed
-    torch.testing.assert_close(conv(x, labels), conv(x, index, types))
 
 
 def test_bad_edges(x, edges):

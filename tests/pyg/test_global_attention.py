@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import GPSConv
 
 import relgraph as rg
-from relgraph.pyg import AddRelationLabels, RelationConv, RelationGlobalAttention
+from relgraph.pyg import AddRelationLabels, RelationGlobalAttention
 from tests.cases import F64
 
 LABELER = rg.ShortestPath(3)
@@ -70,57 +69,6 @@ def test_is_relation_attention_of_each_graph_with_all_gradients(x):
     theirs = torch.autograd.grad(expected.sin().sum(), [*single.parameters()])
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other)
-
-
-class Block(nn.Module):
-    """A local layer and a global one, each added to the nodes."""
-
-    def __init__(self):
-        super().__init__()
-        self.near, self.far = RelationConv(8, 4, heads=2, num_relations=2).to(F64), layer()
-
-    def forward(self, x, graph, batch=None):
-        x = x + self.near(x, graph.edge_index, graph.edge_type)
-        return x + self.far(x, LABELER(graph), batch)
-
-
-def test_as_residuals_of_a_block(x):
-    block, types = Block(), torch.tensor([0, 1, 1])
-    out = block(x, rg.Graph(EDGES, 5, edge_type=types, ptr=torch.tensor([0, 3, 3, 5])), torch.tensor([0, 0, 0, 2, 2]))
-    one = block(x[:3], rg.Graph(EDGES[:, :2], 3, edge_type=types[:2]))
-    two = block(x[3:], rg.Graph(EDGES[:, 2:] - 3, 2, edge_type=types[2:]))
-    torch.testing.assert_close(out, torch.cat([one, two]))
-
-
-def test_compiles_whole_beside_packed_labels(x):
-    torch._dynamo.reset()
-    labeled, labels = layer(), LABELER(graph(0, 3, 5))
-    compiled = torch.compile(labeled, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x, labels, BATCH), labeled(x, labels))
-
-
-def test_narrow_batch_and_permuted_nodes(x):
-    plain, labeled = layer(None), layer()
-    torch.testing.assert_close(plain(x, batch=BATCH.int()), plain(x, batch=BATCH))
-    order = torch.tensor([2, 0, 1, 4, 3])
-    moved = rg.Graph(order.argsort()[EDGES], 5, ptr=torch.tensor([0, 3, 5]))
-    torch.testing.assert_close(labeled(x[order], LABELER(moved)), labeled(x, LABELER(graph(0, 3, 5)))[order])
-
-
-def test_gradients(x):
-    labeled, labels = layer(), LABELER(graph(0, 3, 5))
-    assert torch.autograd.gradcheck(lambda x: labeled(x, labels), (x.requires_grad_(),))
-
-
-def test_labels_of_one_graph_with_a_batch_of_one(x):
-    labeled, labels = layer(), LABELER(graph())
-    torch.testing.assert_close(labeled(x, labels, torch.zeros(5, dtype=torch.long)), labeled(x, labels))
-
-
-def test_beside_a_local_layer(x):
-    block = GPSConv(8, RelationConv(8, 8, concat=False), heads=2).to(F64)
-    out = block(x, EDGES, BATCH)
-    assert out.shape == x.shape and bool(out.isfinite().all())
 
 
 def test_pickle_reset_and_repr(x):

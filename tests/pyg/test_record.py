@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 import relgraph as rg
-from relgraph.pyg import RelationConv, RelationGlobalAttention
+from relgraph.pyg import RelationConv
 
 F64, N, E, R = torch.float64, 5, 11, 3
 
@@ -92,16 +91,6 @@ def test_a_caller_gets_the_weights_it_asks_for(asked, graph):
     assert len(record[""]) == 3
 
 
-def test_sources_and_targets_of_their_own(graph):
-    x, edge_index, edge_type = graph
-    targets = x[: N - 1]
-    conv = RelationConv((4, 4), 3, heads=2, num_relations=R).to(F64)
-    _, (_, alpha) = conv((x, targets), edge_index, edge_type, return_attention_weights=True)
-    with rg.record_attention(conv) as record:
-        conv((x, targets), edge_index, edge_type)
-    torch.testing.assert_close(record[""][0].label_mass, mass_by_loop(alpha, edge_index[1], edge_type, N - 1))
-
-
 def test_without_relations_there_are_weights_alone(graph):
     conv = layer(num_relations=None, edge_dim=2)
     attr = torch.randn(E, 2, dtype=F64)
@@ -113,31 +102,3 @@ def test_without_relations_there_are_weights_alone(graph):
         torch.zeros(N, 2, dtype=F64).index_add(0, graph[1][1], call.weights),
         torch.isin(torch.arange(N), graph[1][1]).to(F64)[:, None].expand(N, 2),
     )
-
-
-def test_a_model_of_both_kinds(graph):
-    class Mixed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.near = RelationConv(4, 2, heads=2, num_relations=R)
-            self.far = RelationGlobalAttention(4, 2, num_labels=3)
-
-        def forward(self, x, edge_index, edge_type):
-            return self.far(self.near(x, edge_index, edge_type), rg.ClippedDistance(1)(N))
-
-    model = Mixed().to(F64)
-    plain = model(*graph)
-    with rg.record_attention(model) as record:
-        torch.testing.assert_close(model(*graph), plain)  # recorded by another implementation
-    assert {name: [list(call.label_mass.shape) for call in calls] for name, calls in record.items()} == {
-        "near": [[2, N, R]],
-        "far.attention": [[2, N, 3]],
-    }
-    assert torch.equal(model(*graph), plain)
-
-
-def test_triton_gives_edges_no_weights(graph):
-    conv = layer(impl="triton")
-    with rg.record_attention(conv) as record, pytest.raises(NotImplementedError, match="does not support need_weights"):
-        conv(*graph)
-    assert record == {"": []}
