@@ -8,7 +8,6 @@ from contextlib import suppress
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 import relgraph as rg
 from relgraph.functional.choice import choice_of
@@ -336,22 +335,6 @@ class TestStates:
         )
 
 
-class TestTraining:
-    def test_compiled_with_masks_and_labels_made_inside(self):
-        layer = make(impl="dense", num_kv_heads=1).float()
-        counter = CompileCounterWithBackend("eager")
-
-        def run(x, padding):
-            return layer(x, labels=LABELER(x.shape[1]), key_padding_mask=padding, is_causal=True)
-
-        compiled = torch.compile(run, backend=counter, fullgraph=True)
-        for length in (5, 9, 12):
-            x, padding = torch.randn(2, length, 12, requires_grad=True), torch.rand(2, length) > 0.7
-            leaves = [x, *layer.parameters()]
-            close(*(torch.autograd.grad(f(x, padding).square().sum(), leaves) for f in (compiled, run)), atol=1e-4)
-        assert counter.frame_count <= 3
-
-
 class TestLabeler:
     def layer(self, labeler=None, **options):
         torch.manual_seed(0)
@@ -390,8 +373,6 @@ class TestLabeler:
             layer(x)
 
     def test_options_and_repr(self):
-        with pytest.raises(TypeError, match="labeler must be callable and have num_labels and names, got int"):
-            self.layer(3)
         assert "labeler=ClippedDistance(2)" in repr(self.layer())
         assert self.layer(Window(2)).tables is None
         shared = rg.RelationTables(5, 4, dtype=F64)

@@ -198,7 +198,6 @@ ATTR = torch.zeros(12, F, dtype=F64)
             ValueError,
             "edge_attr must have the dtype of query, torch.float64, got torch.float32",
         ),
-        ({"edge_attr": ATTR.to("meta")}, ValueError, "edge_attr must be on the device of query, cpu, got meta"),
         ({"labels": rg.ClippedDistance(2)(N)}, ValueError, "labels must be EdgeLabels, .* got DistanceLabels"),
         (
             {"cache": rg.KVCache(), "is_causal": True},

@@ -22,21 +22,6 @@ def layer(num_labels=5, **options):
     return attention_layer(12, 3, num_labels=num_labels, **options)
 
 
-@pytest.mark.parametrize(
-    ("labels", "error", "match"),
-    [
-        (None, ValueError, "labels must be given, as the layer has tables for 5, got None"),
-        (LABELER, TypeError, "labels must be Labels, an integer Tensor or None, got ClippedDistance"),
-        ((LABELER + LABELER)(5), ValueError, r"labels must have num_labels = 5, got \(5, 5\)"),
-        (torch.full((5, 5), 5), ValueError, r"labels must lie in \[-1, 5\)"),
-        (LABELER(10, ptr=torch.tensor([0, 5, 10])), ValueError, r"are packed, got .*; rg.labels.padded\(labels\) ma"),
-    ],
-)
-def test_labels(labels, error, match):
-    with pytest.raises(error, match=match):
-        layer()(X, labels=labels)
-
-
 EDGE = torch.tensor([[0], [1]])
 ONE, NONE = torch.zeros(1, dtype=torch.long), torch.full((1,), -1)
 

@@ -152,23 +152,6 @@ def test_a_transformer_reports_each_step_of_decoding():
     }
 
 
-def test_a_sum_gives_one_mass_a_part_and_packed_labels_theirs():
-    labeler = LABELER + rg.ClippedDistance(1)
-    model = encoder_layer(16, 4, 32, labeler=labeler)
-    with rg.record_attention(model) as record:
-        model(x())
-    (call,) = record["self_attn"]
-    assert [part.shape[-1] for part in call.label_mass] == [5, 3]
-    layer = rg.RelationAttention(16, 4, num_labels=5)
-    with rg.record_attention(layer, weights=True) as record:
-        layer(x()[0], labels=LABELER(6, ptr=torch.tensor([0, 2, 6])))
-        layer(x()[0], labels=LABELER(6))
-    for call, wanted in zip(record[""], (2, 6), strict=True):
-        assert call.label_mass.shape == (4, 6, 5) and call.weights.shape == (4, 6, 6)
-        assert int((call.weights[0, 0] > 0).sum()) == wanted  # of the first query in a graph of two, or of six
-        torch.testing.assert_close(call.label_mass.sum(-1), torch.ones(4, 6, dtype=call.label_mass.dtype))
-
-
 class Mine(nn.Module):
     """A model with one layer used twice, and one that is never called."""
 

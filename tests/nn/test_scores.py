@@ -204,15 +204,6 @@ class TestParameters:
             learned = layer.value_map.maps if value_map is True else layer.value_map.coefficients
             assert learned.grad.abs().min() > 0
 
-    def test_names_and_shapes(self):
-        layer = attention_layer(12, 3, num_labels=5, tables=("bias",), value_map=True, num_kv_heads=1)
-        assert [name for name in layer.state_dict() if "map" in name] == ["value_map.maps"]
-        assert layer.value_map.maps.shape == (3, 5, 4, 4)
-        layer = attention_layer(12, 3, num_labels=5, tables=("bias",), value_map=2)
-        shapes = {name: tuple(p.shape) for name, p in layer.named_parameters() if "map" in name}
-        assert shapes == {"value_map.bases": (3, 2, 4, 4), "value_map.coefficients": (5, 2)}
-        assert all(type(p) is nn.Parameter for p in layer.value_map.parameters())
-
     def test_stacks_copy_and_layers_share(self):
         score = Additive.learned(HEADS, SIZE, dtype=F64)
         options = {"labeler": LABELER, "score": score, "value_map": 2, "dtype": F64}

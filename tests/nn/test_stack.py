@@ -153,13 +153,6 @@ class TestCaches:
         close(torch.cat(pieces, 1), wanted)
         assert calls == [5, 4] * 5
 
-    def test_a_graph_row_by_row(self):
-        graph, x = rg.Graph(torch.tensor([[0, 1, 3, 0], [1, 2, 4, 4]]), 5), torch.randn(2, 5, 12, dtype=F64)
-        stack = encoder(labeler=rg.ShortestPath(2) * LABELER)
-        wanted, cache = stack(x, None, None, True, labels=graph), stack.new_cache()
-        pieces = [stack(x[:, row : row + 1], None, None, True, labels=graph, cache=cache) for row in range(5)]
-        close(torch.cat(pieces, 1), wanted)
-
     def test_caches_that_do_not_fit(self):
         stack, x = encoder(2), torch.randn(2, 3, 12, dtype=F64)
         with pytest.raises(TypeError, match="cache must be a StackCache or None, got KVCache"):

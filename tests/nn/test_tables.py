@@ -51,15 +51,6 @@ def test_names_of_every_part_are_checked_on_loading():
     assert torch.equal(fresh.value[1](), tables.value[1]())
 
 
-def test_banks_by_kind_and_gradients_reach_them():
-    features = torch.randn(6, 3)
-    tables = RelationTables(None, 4, banks={"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)})
-    given = tables(features)
-    assert shapes(given) == {"key_table": [6, 4], "value_table": [6, 4]}
-    (given["key_table"].sum() + given["value_table"].square().sum()).backward()
-    assert all(p.grad.abs().sum() > 0 for p in tables.parameters())
-
-
 def test_a_sum_with_a_bank_in_one_part():
     tables = RelationTables((5, None), 4, banks=(None, {"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)}))
     given = tables((None, torch.randn(7, 3)))

@@ -284,43 +284,6 @@ def test_copies_autocast_dropout_and_repr(graph):
     assert shown == "RelationConv(5, 3, heads=2, score=Additive([2, 3], activation='leaky_relu'))"
 
 
-def test_maps_and_scores_are_parameters(graph):
-    conv = layer(score=rg.score.Bilinear.learned(R, 2, 3), value_map=2, tables=())
-    names = {name for name, _ in conv.named_parameters() if not name.startswith("lin_")}
-    assert names == {"score.weight", "value_map.bases", "value_map.coefficients"}
-    torch.testing.assert_close(conv(*graph), _plain(conv)(*graph))  # maps begin as the identity
-    before = conv(*graph)
-    _move(conv)
-    other = layer(score=rg.score.Bilinear.learned(R, 2, 3), value_map=2, tables=())
-    other.load_state_dict(conv.state_dict())
-    torch.testing.assert_close(other(*graph), conv(*graph))
-    assert not torch.allclose(conv(*graph), before)
-    conv.reset_parameters()
-    torch.testing.assert_close(conv(*graph), _plain(conv)(*graph))
-
-
-def _plain(conv):
-    """The layer without scores and maps, whose other weights are the same."""
-    plain = RelationConv(5, 3, heads=2).to(F64)
-    plain.load_state_dict({name: x for name, x in conv.state_dict().items() if name.startswith("lin_")})
-    return lambda x, edge_index, _: plain(x, edge_index)
-
-
-def test_value_maps_against_loops(graph):
-    x, edge_index, edge_type = graph
-    conv = layer(value_map=True, tables=(), root_weight=False)
-    _move(conv)
-    out, (_, alpha) = conv(x, edge_index, edge_type, return_attention_weights=True)
-    expected, values = torch.zeros(N, 2, 3, dtype=F64), conv.lin_value(x).view(N, 2, 3)
-    for e, (source, target) in enumerate(edge_index.T.tolist()):
-        for head in range(2):
-            value = values[source, head]
-            if edge_type[e] >= 0:
-                value = conv.value_map.maps[head, edge_type[e]] @ value
-            expected[target, head] += alpha[e, head] * value
-    torch.testing.assert_close(out, expected.flatten(1))
-
-
 @pytest.mark.parametrize("kind", [RelationConv, Edgewise])
 def test_self_loops_are_those_of_pyg(kind, graph):
     x, edge_index, edge_type = graph

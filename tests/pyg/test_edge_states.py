@@ -134,8 +134,6 @@ def test_dropout_and_half_types(graph):
 
 
 @pytest.mark.parametrize(("kind", "match", "options"), [
-    (TypeError, "edge_update must be a bool, .relational. or", {"edge_update": 3}),
-    (ValueError, "unknown edge_update 'other'", {"edge_update": "other"}),
     (ValueError, "edge_dim must be given with edge_update", {"edge_dim": None}),
     (ValueError, "edge_update must have heads = 2", {"edge_update": rg.nn.RelationalEdges(F, H + 1, C)}),
     (ValueError, "edge_update must have width = 8", {"edge_update": rg.nn.RelationalEdges(F, H, C, width=3)}),

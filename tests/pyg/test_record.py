@@ -53,33 +53,6 @@ def test_mass_is_the_weights_summed_by_relation(kind, flow, graph):
     assert not call.weights.requires_grad and not call.label_mass.requires_grad
 
 
-@pytest.mark.parametrize("how", ["by name", "by position", "sparse", "labels"])
-def test_edges_in_every_form(how, graph):
-    x, edge_index, edge_type = graph
-    kept = (edge_type >= 0).nonzero()[:, 0]
-    at = edge_index[0, kept] * N + edge_index[1, kept]
-    _, first = torch.unique(at, return_inverse=True)
-    kept = kept[[int((first == g).nonzero()[0]) for g in range(int(first.max()) + 1)]]  # without parallel edges
-    edge_index, edge_type = edge_index[:, kept], edge_type[kept]
-    conv = layer()
-    out, (_, alpha) = conv(x, edge_index, edge_type, return_attention_weights=True)
-    with rg.record_attention(conv) as record:
-        if how == "by name":
-            got = conv(x=x, edge_index=edge_index, edge_type=edge_type)
-        elif how == "by position":
-            got = conv(x, edge_index, edge_type, None, None)
-        elif how == "sparse":
-            got = conv(
-                x, torch.sparse_coo_tensor(edge_index.flip(0), edge_type, (N, N), check_invariants=True).coalesce()
-            )
-        else:
-            got = conv(x, rg.EdgeLabels(edge_index, edge_type, R, q_len=N))
-    torch.testing.assert_close(got, out)
-    (call,) = record[""]
-    torch.testing.assert_close(call.label_mass, mass_by_loop(alpha, edge_index[1], edge_type))
-    assert call.weights is None
-
-
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_caller_gets_the_weights_it_asks_for(asked, graph):
     conv = layer()
