@@ -390,3 +390,9 @@ class TestLabeler:
         assert self.layer(impl="reference").which_impl(x).impl == "reference"
         with pytest.raises(ValueError, match="query must end in embed_dim = 12"):
             layer.which_impl(x[..., :3])
+
+
+def test_dropout_acts_in_training_only():
+    layer, x = make(dropout=0.5), torch.randn(2, 7, 12, dtype=F64)
+    assert (layer(x, labels=LABELER(7)) - by_hand(layer, x, labels=LABELER(7))).abs().max() > 1e-3
+    close(layer.eval()(x, labels=LABELER(7)), by_hand(layer, x, labels=LABELER(7)))
