@@ -30,7 +30,6 @@ class Names(NamedTuple):
     labels: str = "labels"
     key_padding_mask: str = "key_padding_mask"
     attn_mask: str = "attn_mask"
-    row_scores: str = "row_scores"
     edge_attr: str = "edge_attr"
     is_causal: str = "is_causal"
     width: str = ""  # what the layer calls the width of all inputs, if not embed_dim, kdim and vdim

@@ -75,7 +75,7 @@ def attend_by_borders(
         q_ptr = _target_borders(tgt, ptr)
         return memory, padding, Window()(tgt.shape[0] * tgt.shape[1], memory.shape[0], ptr=ptr, q_ptr=q_ptr)
     hidden = check_padding(padding, 1, memory.shape[0], unbatched=True, name="memory_key_padding_mask")
-    rows, padding = _padded(memory, ptr)
+    rows, padding = _padded(memory, ptr)  # [B, M, E], [B, M]
     if hidden is not None:
         check.same_device(memory=memory, memory_key_padding_mask=hidden)
         more, _ = _padded(hidden[0], ptr)

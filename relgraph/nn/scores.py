@@ -69,23 +69,22 @@ def check_row_scores(
     """Scores by row, ``[B, H, N_q, R]``, or ``[H, N_q, R]`` without a batch, as ``functional`` takes them."""
     if given is None:
         return None
-    name = names.row_scores
     if tables is None:
-        raise ValueError(f"{name} must be None for a layer without tables, whose labels carry no ids")
+        raise ValueError("row_scores must be None for a layer without tables, whose labels carry no ids")
     if "key" in tables.kinds:
         raise ValueError(
-            f"{name} must be None for a layer with a key table, which gives the same term: leave 'key' out of "
+            f"row_scores must be None for a layer with a key table, which gives the same term: leave 'key' out of "
             f"tables, got {list(tables.kinds)}"
         )
     sizes = labels.num_labels if isinstance(labels, Labels) else tables.num_labels
     if not isinstance(sizes, tuple):
-        return _rows(name, given, heads, sizes, inputs, names.query)
+        return _rows("row_scores", given, heads, sizes, inputs, names.query)
     if not isinstance(given, (tuple, list)) or len(given) != len(sizes):
         got = f"{len(given)}" if isinstance(given, (tuple, list)) else type(given).__name__
-        raise ValueError(f"{name} must be a tuple of {len(sizes)} tensors, one per part of the sum, got {got}")
+        raise ValueError(f"row_scores must be a tuple of {len(sizes)} tensors, one per part of the sum, got {got}")
     parts = enumerate(zip(given, sizes, strict=True))
     return tuple(
-        None if x is None else _rows(f"{name}[{i}]", x, heads, size, inputs, names.query) for i, (x, size) in parts
+        None if x is None else _rows(f"row_scores[{i}]", x, heads, size, inputs, names.query) for i, (x, size) in parts
     )
 
 

@@ -172,14 +172,14 @@ class RelationHeteroConv(EdgeLayer):
         nodes, edges = self._read(*given)
         labels = self._labels(nodes, edges)
         query, key, value = (
-            torch.cat([out[kind] for kind in nodes]).view(-1, self.heads, self.out_channels)
+            torch.cat([out[kind] for kind in nodes]).view(-1, self.heads, self.out_channels)  # [T, H, C]
             for out in (lin(nodes) for lin in (self.lin_query, self.lin_key, self.lin_value))
         )
         if in_func_transform() or any(followed(messages) for messages in self._messages_of(edges)):
             out, alpha = self._pass_messages(query, key, value, labels, edges)
         else:
             out, alpha = self._fused(query, key, value, labels, wanted, self._vectors(edges))
-        out = out.flatten(1) if self.concat else out.mean(1)
+        out = out.flatten(1) if self.concat else out.mean(1)  # [T, H·C] or [T, C]
         root = {} if self.lin_skip is None else self.lin_skip(nodes)
         parts = zip(nodes, out.split([x.shape[0] for x in nodes.values()]), strict=True)
         found = {kind: part + root[kind] if root else part for kind, part in parts}

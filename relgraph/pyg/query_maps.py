@@ -30,7 +30,7 @@ def scored_by_pairs(
         edge_value: their projection, ``[H, C, F]``.
     """
     pairs, (heads, size) = related(labels, 1), key.shape[1:]
-    query = maps(pairs.rows(x), pairs).view(-1, heads, size)
+    query = maps(pairs.rows(x), pairs).view(-1, heads, size)  # [P, H, C]
 
     def find() -> tuple[Pattern, Tensor]:
         order = pairs.at.argsort(stable=True)

@@ -193,7 +193,7 @@ class RemainingNodes:
         graph = torch.repeat_interleave(count, output_size=pairs.shape[0])
         if looks and not bool(((pairs >= 0) & (pairs < self.sizes[graph][:, None])).all()):
             raise ValueError(f"{stored.name}['pair'] must be nodes of their own graph, got others")
-        ends = pairs.T + (self.sizes.cumsum(0) - self.sizes)[graph]
+        ends = pairs.T + (self.sizes.cumsum(0) - self.sizes)[graph]  # [2, P]
         if self.place is None:
             return ends, ids
         numbered, where = self.place

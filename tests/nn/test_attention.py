@@ -8,7 +8,6 @@ from contextlib import suppress
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 import relgraph as rg
 from relgraph.functional.choice import choice_of
@@ -150,12 +149,6 @@ class TestAgainstTheReference:
         close(*grads)
         assert all(grad.abs().sum() > 0 for grad in grads[0])
 
-    @pytest.mark.parametrize(("impl", "default"), [("reference", 2), ("dense", -1), ("chunked", None), (None, 2)])
-    def test_edges_by_every_implementation(self, impl, default):
-        layer, x = make(num_labels=3, impl=impl), torch.randn(2, 7, 12, dtype=F64)
-        labels = some_edges(7, 3, default)
-        close(layer(x, labels=labels), by_hand(layer, x, labels=labels))
-
     def test_cross_attention_with_widths_and_labels(self):
         layer = make(kdim=5, vdim=7, num_kv_heads=1, tables=KINDS)
         query, key, value = (torch.randn(2, *shape, dtype=F64) for shape in ((4, 12), (6, 5), (6, 7)))
@@ -167,11 +160,6 @@ class TestAgainstTheReference:
         plain_ids = torch.randint(-1, 5, (4, 6))
         got = layer(query, key, value, labels=plain_ids, is_causal=True, q_offset=2)
         close(got, by_hand(layer, query, key, value, labels=plain_ids, is_causal=True, q_offset=2))
-
-    def test_raw_labels(self):
-        layer, x = make(), torch.randn(2, 7, 12, dtype=F64)
-        ids = torch.randint(-1, 5, (2, 7, 7))
-        close(layer(x, labels=ids), layer(x, labels=DenseLabels(ids, 5)))
 
     def test_a_sum_of_labels(self):
         labeler = ClippedDistance(2) + ClippedDistance(1)
@@ -246,12 +234,6 @@ class TestPadding:
         assert all(torch.isfinite(p.grad).all() for p in [x, *layer.parameters()])
         assert x.grad[0].abs().max() == 0
 
-    def test_float_mask_learns(self):
-        layer, x = make(), torch.randn(2, 5, 12, dtype=F64)
-        mask = torch.randn(5, 5, dtype=F64, requires_grad=True)
-        layer(x, labels=LABELER(5), attn_mask=mask).square().sum().backward()
-        assert mask.grad.abs().min() > 0
-
     def test_empty_inputs(self):
         layer = make()
         assert layer(torch.zeros(2, 0, 12, dtype=F64), labels=LABELER(0)).shape == (2, 0, 12)
@@ -293,14 +275,6 @@ class TestPacked:
             own = slice(int(start), int(stop))
             alone = layer(graph, labels=LABELER(len(graph)), is_causal=True, need_weights=True, need_label_mass=True)
             close((z[own], weights[:, own, own], mass[:, own]), alone)
-
-    def test_mass_of_a_sum(self):
-        labeler, (ptr, graphs) = LABELER + ClippedDistance(1), self.packed()
-        layer = make(num_labels=labeler.num_labels)
-        _, mass = layer(torch.cat(graphs), labels=labeler(9, ptr=ptr), need_label_mass=True)
-        assert [part.shape for part in mass] == [(3, 9, 5), (3, 9, 3)]
-        _, alone = layer(graphs[3], labels=labeler(5), need_label_mass=True)
-        close(tuple(part[:, 4:] for part in mass), alone)
 
     def test_blocks_masks_and_sums(self):
         layer = make(num_labels=4)
@@ -361,22 +335,6 @@ class TestStates:
         )
 
 
-class TestTraining:
-    def test_compiled_with_masks_and_labels_made_inside(self):
-        layer = make(impl="dense", num_kv_heads=1).float()
-        counter = CompileCounterWithBackend("eager")
-
-        def run(x, padding):
-            return layer(x, labels=LABELER(x.shape[1]), key_padding_mask=padding, is_causal=True)
-
-        compiled = torch.compile(run, backend=counter, fullgraph=True)
-        for length in (5, 9, 12):
-            x, padding = torch.randn(2, length, 12, requires_grad=True), torch.rand(2, length) > 0.7
-            leaves = [x, *layer.parameters()]
-            close(*(torch.autograd.grad(f(x, padding).square().sum(), leaves) for f in (compiled, run)), atol=1e-4)
-        assert counter.frame_count <= 3
-
-
 class TestLabeler:
     def layer(self, labeler=None, **options):
         torch.manual_seed(0)
@@ -415,8 +373,6 @@ class TestLabeler:
             layer(x)
 
     def test_options_and_repr(self):
-        with pytest.raises(TypeError, match="labeler must be callable and have num_labels and names, got int"):
-            self.layer(3)
         assert "labeler=ClippedDistance(2)" in repr(self.layer())
         assert self.layer(Window(2)).tables is None
         shared = rg.RelationTables(5, 4, dtype=F64)
@@ -437,7 +393,6 @@ class TestLabeler:
 
 
 def test_dropout_acts_in_training_only():
-    layer, x = rg.RelationAttention(8, 2, dropout=0.5, labeler=rg.ClippedDistance(1)), torch.randn(1, 6, 8)
-    assert not torch.equal(layer(x), layer(x))
-    layer.eval()
-    assert torch.equal(layer(x), layer(x))
+    layer, x = make(dropout=0.5), torch.randn(2, 7, 12, dtype=F64)
+    assert (layer(x, labels=LABELER(7)) - by_hand(layer, x, labels=LABELER(7))).abs().max() > 1e-3
+    close(layer.eval()(x, labels=LABELER(7)), by_hand(layer, x, labels=LABELER(7)))

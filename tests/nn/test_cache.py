@@ -22,7 +22,6 @@ from tests.cases import KINDS
 from .helpers import F64, close, fill_tables
 
 LABELER = ClippedDistance(2)
-ROWS = torch.arange(120.0).view(2, 3, 4, 5)
 
 
 def make(**options):
@@ -79,17 +78,6 @@ class TestPieces:
                 start += size
             wanted = layer(x, labels=LABELER(length), is_causal=True, key_padding_mask=whole)
         close(torch.cat(out, 1), wanted)
-
-    def test_other_labels_and_masks_over_all_keys(self):
-        layer, x = make(), torch.randn(2, 7, 12, dtype=F64)
-        ids, mask = torch.randint(-1, 5, (2, 7, 7)), torch.rand(7, 7) > 0.7
-        wanted = layer(x, labels=DenseLabels(ids, 5), attn_mask=mask, is_causal=True)
-        cache = KVCache()
-        for rows in (slice(0, 4), slice(4, 5), slice(5, 7)):
-            labels = DenseLabels(ids[:, rows, : rows.stop], 5)
-            pairs = mask[rows, : rows.stop]
-            got = layer(x[:, rows], labels=labels, attn_mask=pairs, is_causal=True, cache=cache)
-            close(got, wanted[:, rows])
 
     def test_what_else_is_returned(self):
         layer, x, cache = make(), torch.randn(2, 5, 12, dtype=F64), KVCache()
@@ -425,22 +413,6 @@ class TestStorage:
             close(layer(x[:, 3:], cache=other, **options), layer(x[:, 3:], cache=cache, **options))
             close(other.key, cache.key)
 
-    @pytest.mark.parametrize(
-        ("arguments", "error", "match"),
-        [
-            ((ROWS[:, :1], ROWS[:, :1]), ValueError, r"key must have the heads and width .* \[3, 5\], got \[1, 5\]"),
-            ((ROWS, ROWS[..., :1]), ValueError, r"value must have the heads and width .* \[3, 5\], got \[3, 1\]"),
-            ((ROWS, ROWS.double()), ValueError, "cache holds values of torch.float32, got torch.float64"),
-        ],
-    )
-    def test_append_refuses_and_stays_as_it_was(self, arguments, error, match):
-        cache = KVCache()
-        cache._append(ROWS, ROWS, None)
-        with pytest.raises(error, match=match):
-            cache._append(*arguments, None)
-        assert len(cache) == 4
-        assert torch.equal(cache.key, ROWS)
-
     def test_repr(self):
         assert repr(KVCache()) == "KVCache(0 keys)"
         assert repr(KVCache(8, static=True)) == "KVCache(0 keys, static, max_len=8)"
@@ -488,16 +460,6 @@ class TestStatic:
         close(layer(x, cache=cache, key_padding_mask=padding), layer(x, memory, key_padding_mask=padding))
         close(layer(x, cache=cache), layer(x, memory))
 
-    def test_labels_towards_the_memory(self):
-        layer, cache = make(), KVCache(static=True)
-        memory, x = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
-        wanted = layer(x, memory, labels=LABELER(4, 6), is_causal=True, q_offset=0)
-        for row in range(4):
-            labels = LABELER(1, 6, q_offset=row)
-            close(
-                layer(x[:, row : row + 1], memory, labels=labels, is_causal=True, cache=cache), wanted[:, row : row + 1]
-            )
-
 
 class TestGroups:
     def test_all_layers_move_together(self):
@@ -511,15 +473,3 @@ class TestGroups:
         cache.reset()
         assert [len(c) for layer in cache for c in vars(layer).values()] == [0, 0, 0, 0]
         assert len(StackCache()) == 0
-
-
-def test_what_is_taken_in_lives_in_one_place():
-    cache = KVCache()
-    key, value = torch.randn(2, 2, 4, 3, 8)
-    cache._append(key, value, None)
-    with pytest.raises(ValueError, match="key must be on the device of the cache, cpu, got meta"):
-        cache._append(key.to("meta"), value.to("meta"), None)
-    with pytest.raises(ValueError, match="index must hold numbers, got tensors on the device meta"):
-        cache.reorder(torch.tensor([1, 0], device="meta"))
-    cache.reorder(torch.tensor([1, 0], dtype=torch.uint8))
-    assert torch.equal(cache.key, key[[1, 0]])

@@ -155,10 +155,3 @@ class TestCache:
             layer(tgt[:, :1], memory, cache=cache, **options)
         with pytest.raises(ValueError, match=r"memory_labels must cover \[N_q, N_k\] = \[1, 7\], got \[5, 7\]"):
             layer(tgt[:, :1], memory, cache=cache, **{**options, "labels": LABELER(6)})
-
-
-class TestModule:
-    def test_dropout_in_training_only(self):
-        layer, (tgt, memory) = make(dropout=0.5), inputs()
-        close(layer(tgt, memory), make(dropout=0.0)(tgt, memory))
-        assert (layer.train()(tgt, memory) - layer.eval()(tgt, memory)).abs().max() > 1e-3

@@ -137,12 +137,6 @@ def test_with_tables_from_a_bank():
     compare(layer, edges(2), layer.tables(features), ("dense", None), bank_features=features)
 
 
-def test_triton_refuses():
-    layer = make(impl="triton")
-    with pytest.raises(NotImplementedError, match="impl='triton' has .*no edge_attr; use impl='chunked'"):
-        layer(torch.randn(B, N, 8, dtype=F64), labels=edges(2), edge_attr=torch.randn(12, F, dtype=F64))
-
-
 def test_features_reach_every_layer_of_a_stack():
     torch.manual_seed(0)
     attention = rg.RelationAttention(8, H, num_labels=R, edge_dim=F, dtype=F64)
@@ -204,7 +198,6 @@ ATTR = torch.zeros(12, F, dtype=F64)
             ValueError,
             "edge_attr must have the dtype of query, torch.float64, got torch.float32",
         ),
-        ({"edge_attr": ATTR.to("meta")}, ValueError, "edge_attr must be on the device of query, cpu, got meta"),
         ({"labels": rg.ClippedDistance(2)(N)}, ValueError, "labels must be EdgeLabels, .* got DistanceLabels"),
         (
             {"cache": rg.KVCache(), "is_causal": True},

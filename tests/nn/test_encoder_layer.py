@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from relgraph.labelers import ClippedDistance, FromFunction, Window, dependency_relations
-from relgraph.nn import KVCache, RelationEncoder, RelationEncoderLayer, RelationTables
+from relgraph.nn import RelationEncoder, RelationEncoderLayer, RelationTables
 from relgraph.nn.made_labels import make_labels
 from tests.layers import encoder_layer
 
@@ -125,23 +124,7 @@ class TestLabels:
         close(layer(x), make(labeler=None)(x, distance.abs() > 1))
 
 
-class TestCache:
-    @pytest.mark.parametrize("norm_first", [False, True])
-    def test_piece_by_piece(self, norm_first):
-        layer, x, cache = make(norm_first=norm_first), torch.randn(2, 7, 12, dtype=F64), KVCache()
-        pieces = [layer(x[:, a:b], is_causal=True, cache=cache) for a, b in ((0, 3), (3, 4), (4, 7))]
-        close(torch.cat(pieces, 1), layer(x, is_causal=True))
-
-
 class TestModule:
-    def test_checkpointing(self):
-        layer, x = make().train(), torch.randn(2, 6, 12, dtype=F64, requires_grad=True)
-        grads = []
-        for run in (layer, lambda x: checkpoint(layer, x, use_reentrant=False)):
-            torch.manual_seed(1)
-            grads.append(torch.autograd.grad(run(x).square().sum(), [x, *layer.parameters()]))
-        close(*grads)
-
     def test_repr(self):
         first = repr(make(norm_first=True)).split("\n")[1]
         assert first == "  norm_first=True, activation=relu"

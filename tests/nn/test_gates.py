@@ -46,7 +46,6 @@ def test_stacks_begin_with_gates_of_one():
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"key_gate": 1}, TypeError, "key_gate must be a bool, got int"),
         ({"value_gate": True, "num_labels": None, "tables": ()}, ValueError, "value_gate must be False .* num_labels=None"),
         ({"key_gate": True, "num_labels": (5, 2)}, NotImplementedError, "key_gate needs one label per pair"),
         ({"value_gate": True, "value_map": True}, ValueError, "value_gate must be False with a value_map"),

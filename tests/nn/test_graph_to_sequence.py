@@ -101,19 +101,6 @@ class TestGraphsIn:
         close(model(nodes, tgt, src_labels=graphs)[REAL], alone)
         close(model(nodes, tgt, src_labels=model.encoder.layers[0].labeler(graphs))[REAL], alone)
 
-    @pytest.mark.parametrize("options", OPTIONS[:6], ids=str)
-    def test_packed_is_padded(self, options):
-        model, (nodes, tgt) = make(**options), inputs()
-        padding = torch.arange(5) >= torch.tensor(SIZES)[:, None]
-        padded = nodes.new_zeros(4, 5, 12)
-        padded[~padding] = nodes
-        masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding}
-        wanted = model(padded, tgt, src_labels=rg.labels.padded(PATHS(BATCH), 5), **masks)
-        close(model(nodes, tgt, src_labels=BATCH), wanted)
-        causal = {"memory_is_causal": True, "tgt_is_causal": False}
-        wanted = model(padded, tgt, src_labels=rg.labels.padded(PATHS(BATCH), 5), **masks, **causal)
-        close(model(nodes, tgt, src_labels=BATCH, **causal), wanted)
-
     def test_a_mask_of_the_memory_and_hidden_nodes(self):
         model, (nodes, tgt) = make(), inputs()
         blocked = torch.rand(4, 5) < 0.3
@@ -254,14 +241,6 @@ class TestModule:
         assert labeled.memory_labeler == DISTANCES
         assert repr(labeled).startswith("RelationTransformer(\n  12, nhead=3\n")
 
-    def test_the_memorys_labeler_alone(self):
-        model = make(labeler=None, target_labeler=None, memory_labeler=DISTANCES)
-        src, tgt = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
-        wanted = model(src, tgt)
-        close(model(src, tgt, memory_labels=DISTANCES(5, 6)), wanted)
-        close(step_by_step(model, tgt, model.encode(src), (2, 1, 2)), wanted)
-        close(model(src[0], tgt[0]), wanted[0])
-
 
 class TestRefused:
     def check(self, match, *, error=ValueError, options=None, **given):
@@ -329,30 +308,6 @@ class TestRefused:
             f"memory_labels .* {end} model an argument memory_labeler", memory_labels=DISTANCES(4, 5, q_offset=0)
         )
         self.check("src_labels must be Labels, .* got Graph", src_labels=BATCH, options=bare, error=TypeError)
-
-    @pytest.mark.parametrize(
-        ("given", "error", "match"),
-        [
-            ({"memory_ptr": torch.tensor([0, 3, 9])}, ValueError, "memory_ptr must have the borders of one graph for"),
-            ({"memory_ptr": torch.tensor([0, 3, 3, 8, 8])}, ValueError, "memory_ptr must start at 0, .* end at 9"),
-            ({"memory": None}, ValueError, "memory_ptr must be left out when memory is None"),
-            (
-                {"memory_labels": rg.Window()(16, 9, ptr=BATCH.ptr, q_ptr=torch.arange(5) * 4)},
-                ValueError,
-                "memory_ptr must be left out with packed memory_labels",
-            ),
-            (
-                {"memory_key_padding_mask": torch.zeros(4, 5, dtype=torch.bool)},
-                ValueError,
-                r"memory_key_padding_mask must have shape \[N_k\] = \[9\], got \[4, 5\]",
-            ),
-        ],
-    )
-    def test_borders_of_the_memory(self, given, error, match):
-        (nodes, tgt), model = inputs(), make()
-        cache = model.new_cache()
-        with pytest.raises(error, match=f"^{match}"):
-            model.decode(**{"tgt": tgt, "memory": nodes, "memory_ptr": BATCH.ptr, "cache": cache, **given})
 
     def test_packed_cross_labels_with_a_cache(self):
         nodes, tgt = inputs()

@@ -22,33 +22,6 @@ def layer(num_labels=5, **options):
     return attention_layer(12, 3, num_labels=num_labels, **options)
 
 
-def test_inputs():
-    for arguments, match in (
-        ((X, M[:1]), r"key must share its batch axis with query, \[2, 5, 12\], got \[1, 3, 12\]"),
-        ((X, M, X), "value must have the length of key, 3, got 5"),
-        ((X, None, M), "key must be given with value, got None"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            layer()(*arguments, labels=LABELS)
-    with pytest.raises(TypeError, match=r"query must be a Tensor, got ndarray: make it a tensor with torch.from_numpy"):
-        layer()(X.numpy(), labels=LABELS)
-
-
-@pytest.mark.parametrize(
-    ("labels", "error", "match"),
-    [
-        (None, ValueError, "labels must be given, as the layer has tables for 5, got None"),
-        (LABELER, TypeError, "labels must be Labels, an integer Tensor or None, got ClippedDistance"),
-        ((LABELER + LABELER)(5), ValueError, r"labels must have num_labels = 5, got \(5, 5\)"),
-        (torch.full((5, 5), 5), ValueError, r"labels must lie in \[-1, 5\)"),
-        (LABELER(10, ptr=torch.tensor([0, 5, 10])), ValueError, r"are packed, got .*; rg.labels.padded\(labels\) ma"),
-    ],
-)
-def test_labels(labels, error, match):
-    with pytest.raises(error, match=match):
-        layer()(X, labels=labels)
-
-
 EDGE = torch.tensor([[0], [1]])
 ONE, NONE = torch.zeros(1, dtype=torch.long), torch.full((1,), -1)
 
@@ -177,22 +150,3 @@ def test_tables_that_do_not_fit():
     with pytest.raises(ValueError, match="tables must be for 3 heads of 5, got any number of heads of 4"):
         attention_layer(15, 3, tables=RelationTables(5, 4))
     assert attention_layer(12, 3, num_labels=5, tables=tables).tables is tables
-
-
-def test_distance_labels_with_an_offset_a_row_are_taken_as_they_are():
-    cache, attention = KVCache(), layer()
-    attention(X, labels=LABELS, is_causal=True, cache=cache)
-    labels = DistanceLabels(1, 6, lookup=range(5), left=2, q_offset=torch.tensor([5, 5]))
-    same = LABELER(1, 6, q_offset=5)
-    again = KVCache()
-    attention(X, labels=LABELS, is_causal=True, cache=again)
-    row = torch.randn(2, 1, 12)
-    got = attention(row, labels=labels, is_causal=True, cache=cache)
-    torch.testing.assert_close(got, attention(row, labels=same, is_causal=True, cache=again))
-
-
-def test_where_there_is_no_autocast():
-    layer = attention_layer(12, 4, num_labels=5, device="meta")
-    assert layer(torch.zeros(2, 5, 12, device="meta"), labels=LABELER(5)).shape == (2, 5, 12)
-    with pytest.raises(ValueError, match=r"query must have the dtype of the layer, torch.float32, got torch.float64"):
-        layer(torch.zeros(2, 5, 12, device="meta", dtype=torch.float64), labels=LABELER(5))

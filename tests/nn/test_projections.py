@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import relgraph as rg
-from relgraph.nn import RelationAttention, RelationEncoderLayer
+from relgraph.nn import RelationAttention
 from relgraph.nn.projections import BIASED
 from tests.layers import attention_layer, decoder_layer, encoder_layer, transformer
 
@@ -19,7 +19,6 @@ LABELER = rg.ClippedDistance(2)
 SUBSETS = [names for count in range(5) for names in itertools.combinations(BIASED, count)]
 OF_A_LAYER = {"head_dim": 3, "scale": 0.7, "bias": ("query", "value"), "num_kv_heads": 1}
 OF_A_MODEL = {"head_dim": 3, "scale": 0.7, "attention_bias": ("query", "value", "output"), "dtype": F64}
-BY_NAME = {"query": "q_proj_bias", "key": "k_proj_bias", "value": "v_proj_bias", "output": "out_proj.bias"}
 
 
 def make(embed_dim=12, num_heads=5, *, num_labels=5, **options):
@@ -60,21 +59,6 @@ class TestBiases:
             check_layer(layer, (rows(2, 6, 12),), labels=LABELER(6))
             check_layer(layer, (rows(2, 4, 12), rows(2, 6, 12)), labels=LABELER(4, 6, q_offset=0))
 
-    @pytest.mark.parametrize("names", SUBSETS)
-    def test_parameters_are_those_that_are_named(self, names):
-        found = {name for name, _ in make(12, 4, bias=names).named_parameters() if name.endswith("bias")}
-        wanted = {BY_NAME[name] for name in names}
-        if set(BIASED[:3]) <= set(names):
-            wanted = (wanted & {"out_proj.bias"}) | {"in_proj_bias"}
-        assert found == wanted
-
-    @pytest.mark.parametrize("names", [BIASED, list(BIASED[::-1]), set(BIASED)])
-    def test_all_names_are_true(self, names):
-        named, plain = make(12, 4, bias=names), make(12, 4, bias=True)
-        assert named.state_dict().keys() == plain.state_dict().keys()
-        assert repr(named) == repr(plain)
-        assert make(12, 4, bias=()).state_dict().keys() == make(12, 4, bias=False).state_dict().keys()
-
     def test_a_state_with_other_biases_is_named(self):
         plain = nn.MultiheadAttention(12, 4, batch_first=True, dtype=F64)
         layer = make(12, 4, num_labels=None, bias=("query", "value"))
@@ -99,14 +83,6 @@ class TestHeads:
         assert shapes == wanted | {"k_proj_bias": [15], "out_proj.weight": [12, 15]}
         check_layer(layer, (rows(2, 4, 12), rows(2, 6, 5), rows(2, 6, 7)), labels=LABELER(4, 6, q_offset=0))
 
-    def test_the_default_is_the_shared_width(self):
-        torch.manual_seed(3)
-        plain = attention_layer(12, 4, num_labels=5)
-        torch.manual_seed(3)
-        given = attention_layer(12, 4, num_labels=5, head_dim=3)
-        assert all(torch.equal(x, plain.state_dict()[name]) for name, x in given.state_dict().items())
-        assert repr(plain) == repr(given)
-
     def test_the_rest_of_the_layer_follows(self):
         score, tables = rg.score.Bilinear.learned(5, 5, 3, dtype=F64), rg.RelationTables(5, 3, dtype=F64)
         layer = make(12, 5, head_dim=3, score=score, tables=tables, value_map=2)
@@ -116,15 +92,6 @@ class TestHeads:
         close(layer(x, labels=LABELER(6)), by_hand(layer, x, labels=LABELER(6), **options))
         with pytest.raises(ValueError, match="tables must be for 5 heads of 3, got any number of heads of 4"):
             make(12, 5, head_dim=3, tables=rg.RelationTables(5, 4, dtype=F64))
-
-    def test_scale_is_that_of_the_function(self):
-        x = rows(2, 6, 12)
-        layer = make(12, 4, num_labels=None, scale=1.0)
-        plain = make(12, 4, num_labels=None)
-        with torch.no_grad():
-            plain.in_proj_weight[:12] *= 3**0.5
-            plain.in_proj_bias[:12] *= 3**0.5
-        close(layer(x), plain(x))
 
 
 class TestAModule:
@@ -151,9 +118,3 @@ class TestTransformerLayers:
         assert layer.self_attn.biased == ()
         layer = encoder_layer(12, 4, 16, bias=False, attention_bias=True)
         assert layer.self_attn.in_proj_bias is not None and layer.linear1.bias is None and layer.norm1.bias is None
-
-    @pytest.mark.parametrize("options", [{"head_dim": 4}, {"bias": ("query",)}])
-    def test_a_plain_layer_keeps_its_weights(self, options):
-        plain = torch.nn.TransformerEncoderLayer(12, 4, 16, batch_first=True)
-        with pytest.raises(ValueError, match="must have the parameters of layer: self_attn.in_proj_"):
-            RelationEncoderLayer.from_plain(plain, attention=rg.RelationAttention(12, 4, tables=(), **options))

@@ -126,8 +126,6 @@ def test_layers_and_models_pass_them_on():
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"content_bias": 1}, TypeError, "content_bias must be a bool, got int"),
-        ({"position_bias": None}, TypeError, "position_bias must be a bool, got NoneType"),
         ({"tables": ("value",)}, ValueError, r"position_bias needs a key table, .*, got \['value'\]"),
         ({"num_labels": None}, ValueError, "position_bias needs a key table, .*, got no tables"),
         ({"score": rg.score.Additive.learned(4, 3)}, ValueError, "content_bias must be False with score=Additive"),

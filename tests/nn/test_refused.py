@@ -78,14 +78,6 @@ def test_attention(refused, error, match, max_len, grad):
     assert_undone(run, KVCache(max_len), refused, error, match, grad=grad)
 
 
-def test_the_first_call():
-    layer, cache = RelationAttention(12, 3, tables=(), impl="chunked", dtype=F64), KVCache()
-    with pytest.raises(NotImplementedError, match="impl='chunked' never holds all attention weights"):
-        layer(X, is_causal=True, cache=cache, need_weights=True)
-    static = KVCache(static=True)
-    assert contents(cache) == contents(static) == [0, None, None, None]
-
-
 @pytest.mark.parametrize(("depth", "grad"), [(1, True), (2, False)])
 def test_what_fails_after_the_attention(depth, grad):
     torch.manual_seed(0)
@@ -132,16 +124,3 @@ def test_decoders(kind, refused, error, match, grad):
     with pytest.raises(error, match=match):
         run(slice(0, 2), cache=cache, **refused)
     assert str(contents(cache)).count("0, None, None, None") == (2 if kind == "layer" else 4)
-
-
-@pytest.mark.slow
-def test_compiled_code_goes_straight_through():
-    layer = fill_tables(encoder_layer(12, 3, 20, labeler=LABELER, dtype=F64, impl="dense")).eval()
-    stack = RelationEncoder(layer, 2)
-    compiled = torch.compile(stack, backend="aot_eager", fullgraph=True)
-    mine, theirs = stack.new_cache(8), stack.new_cache(8)
-    with torch.no_grad():
-        for row in range(3):
-            x = X[:, row : row + 1]
-            close(compiled(x, is_causal=True, cache=mine), stack(x, is_causal=True, cache=theirs))
-    assert len(mine) == 3

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import math
-import pickle
 
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.functional import linear
-from torch.utils.checkpoint import checkpoint
 
 import relgraph as rg
 from relgraph.labelers import ClippedDistance
@@ -209,29 +204,6 @@ class TestParameters:
             learned = layer.value_map.maps if value_map is True else layer.value_map.coefficients
             assert learned.grad.abs().min() > 0
 
-    def test_names_and_shapes(self):
-        layer = attention_layer(12, 3, num_labels=5, tables=("bias",), value_map=True, num_kv_heads=1)
-        assert [name for name in layer.state_dict() if "map" in name] == ["value_map.maps"]
-        assert layer.value_map.maps.shape == (3, 5, 4, 4)
-        layer = attention_layer(12, 3, num_labels=5, tables=("bias",), value_map=2)
-        shapes = {name: tuple(p.shape) for name, p in layer.named_parameters() if "map" in name}
-        assert shapes == {"value_map.bases": (3, 2, 4, 4), "value_map.coefficients": (5, 2)}
-        assert all(type(p) is nn.Parameter for p in layer.value_map.parameters())
-
-    @SOME
-    def test_states_and_copies(self, name):
-        layer, loaded, x = make(name), make(name, seed=1), torch.randn(2, 6, 12, dtype=F64)
-        wanted, file = layer(x, labels=LABELER(6)), io.BytesIO()
-        torch.save(layer.state_dict(), file)
-        file.seek(0)
-        loaded.load_state_dict(torch.load(file, weights_only=True))
-        for other in (loaded, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-            close(other(x, labels=LABELER(6)), wanted)
-            with torch.no_grad():
-                for parameter in other.parameters():
-                    parameter.add_(1.0)
-        close(layer(x, labels=LABELER(6)), wanted)
-
     def test_stacks_copy_and_layers_share(self):
         score = Additive.learned(HEADS, SIZE, dtype=F64)
         options = {"labeler": LABELER, "score": score, "value_map": 2, "dtype": F64}
@@ -269,12 +241,6 @@ class TestParameters:
 
 
 class TestLayers:
-    @EACH
-    def test_packed(self, name):
-        layer, x = make(name), torch.randn(7, 12, dtype=F64)
-        z = layer(x, labels=LABELER(7, ptr=torch.tensor([0, 3, 7])))
-        close(z, torch.cat([layer(x[:3], labels=LABELER(3)), layer(x[3:], labels=LABELER(4))]))
-
     def test_scores_by_row_of_a_sum(self):
         labeler = LABELER + ClippedDistance(1)
         layer, x = make(num_labels=labeler.num_labels, tables=("bias",)), torch.randn(2, 5, 12, dtype=F64)
@@ -286,29 +252,6 @@ class TestLayers:
         close(layer(x, labels=labeler(5), row_scores=given), z)
         half = layer(x, labels=labeler(5), row_scores=(given[0], None))
         close(half, layer(x, labels=labeler(5), row_scores=(given[0], torch.zeros_like(given[1]))))
-
-    @SOME
-    def test_weights_mass_and_record(self, name):
-        layer, x = make(name), torch.randn(2, 5, 12, dtype=F64)
-        z, weights, mass = layer(x, labels=some_labels(), need_weights=True, need_label_mass=True)
-        close(z, layer(x, labels=some_labels()))
-        close(weights.sum(-1), torch.ones(2, HEADS, 5, dtype=F64))
-        ids = some_labels().to_dense()[0][:, None]
-        close(mass, torch.stack([(weights * (ids == r)).sum(-1) for r in range(LABELS)], -1))
-        with rg.record_attention(layer, weights=True) as record:
-            close(layer(x, labels=some_labels()), z)
-        close(record[""][0][:2], (weights, mass))
-
-    @SOME
-    def test_dropout_and_checkpointing(self, name):
-        layer, x = make(name, dropout=0.3, impl="chunked"), torch.randn(2, 6, 12, dtype=F64, requires_grad=True)
-        found = []
-        for run in (layer, lambda x, **options: checkpoint(layer, x, use_reentrant=False, **options)):
-            torch.manual_seed(1)
-            z = run(x, labels=LABELER(6))
-            found.append((z, *torch.autograd.grad(z.square().sum(), [x, *layer.parameters()])))
-        close(*found)
-        assert (layer.eval()(x, labels=LABELER(6)) - found[0][0]).abs().max() > 1e-3
 
     @SOME
     def test_autocast(self, name):
@@ -373,39 +316,6 @@ class TestLayers:
             at = slice(i, i + 1)
             steps.append(layer(x[:, at], is_causal=True, cache=cache, row_scores=rows[:, :, at]))
         close(torch.cat(steps, 1), layer(x, is_causal=True, row_scores=rows))
-
-
-class TestCompiled:
-    @pytest.mark.parametrize("name", ["additive", pytest.param("bases", marks=pytest.mark.slow)])
-    def test_for_all_lengths(self, name):
-        layer, counter = make(name), CompileCounterWithBackend("eager")
-        compiled = torch.compile(layer, backend=counter, fullgraph=True)
-        for length in (5, 9, 12):
-            x = torch.randn(2, length, 12, dtype=F64, requires_grad=True)
-            leaves = [x, *layer.parameters()]
-            runs = (run(x, labels=LABELER(length)) for run in (compiled, layer))
-            close(*(torch.autograd.grad(z.square().sum(), leaves) for z in runs))
-        assert counter.frame_count <= 3
-
-    @pytest.mark.parametrize("name", ["additive", "bases"])
-    def test_exported_for_all_lengths(self, name):
-        net = Net(make(name))
-        lengths = {"x": {1: torch.export.Dim.DYNAMIC}}
-        program = torch.export.export(net, (torch.randn(2, 10, 12, dtype=F64),), dynamic_shapes=lengths)
-        for length in (3, 10, 50):
-            x = torch.randn(2, length, 12, dtype=F64)
-            close(program.module()(x), net(x))
-
-
-class Net(nn.Module):
-    """A layer that labels its own input."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x):
-        return self.layer(x, labels=LABELER(x.shape[1]))
 
 
 class TestBadInput:

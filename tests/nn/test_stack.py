@@ -127,17 +127,6 @@ def test_an_attention_is_copied_and_its_tables_unless_shared(shared):
 
 
 class TestCaches:
-    def test_encoder_as_a_causal_model(self):
-        stack, x = encoder(num_kv_heads=1), torch.randn(2, 7, 12, dtype=F64)
-        padding = torch.tensor([[True] * 2 + [False] * 5, [False] * 7])
-        wanted = stack(x, None, padding, True)
-        cache = stack.new_cache(7)
-        pieces = [stack(x[:, a:b], None, padding[:, a:b], True, cache=cache) for a, b in ((0, 4), (4, 5), (5, 7))]
-        close(torch.cat(pieces, 1)[~padding], wanted[~padding])
-        assert len(cache) == 7
-        with pytest.raises(ValueError, match=r"cache must hold at most max_len = 7 keys, got 7 \+ 1"):
-            stack(x[:, :1], cache=cache)
-
     def test_decoder_step_by_step_with_beams(self):
         stack, memory = decoder(), torch.randn(2, 4, 12, dtype=F64)
         tgt, index = torch.randn(2, 3, 12, dtype=F64), torch.tensor([1, 0, 1])
@@ -163,13 +152,6 @@ class TestCaches:
         pieces = [stack(tgt[:, row : row + 1], memory, cache=cache, **options) for row in range(5)]
         close(torch.cat(pieces, 1), wanted)
         assert calls == [5, 4] * 5
-
-    def test_a_graph_row_by_row(self):
-        graph, x = rg.Graph(torch.tensor([[0, 1, 3, 0], [1, 2, 4, 4]]), 5), torch.randn(2, 5, 12, dtype=F64)
-        stack = encoder(labeler=rg.ShortestPath(2) * LABELER)
-        wanted, cache = stack(x, None, None, True, labels=graph), stack.new_cache()
-        pieces = [stack(x[:, row : row + 1], None, None, True, labels=graph, cache=cache) for row in range(5)]
-        close(torch.cat(pieces, 1), wanted)
 
     def test_caches_that_do_not_fit(self):
         stack, x = encoder(2), torch.randn(2, 3, 12, dtype=F64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -53,15 +51,6 @@ def test_names_of_every_part_are_checked_on_loading():
     assert torch.equal(fresh.value[1](), tables.value[1]())
 
 
-def test_banks_by_kind_and_gradients_reach_them():
-    features = torch.randn(6, 3)
-    tables = RelationTables(None, 4, banks={"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)})
-    given = tables(features)
-    assert shapes(given) == {"key_table": [6, 4], "value_table": [6, 4]}
-    (given["key_table"].sum() + given["value_table"].square().sum()).backward()
-    assert all(p.grad.abs().sum() > 0 for p in tables.parameters())
-
-
 def test_a_sum_with_a_bank_in_one_part():
     tables = RelationTables((5, None), 4, banks=(None, {"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)}))
     given = tables((None, torch.randn(7, 3)))
@@ -74,30 +63,6 @@ def test_a_sum_with_a_bank_in_one_part():
         tables((torch.randn(5, 3), torch.randn(7, 3)))
     with pytest.raises(ValueError, match="features .*must be given to a table with a bank, got None"):
         tables()
-
-
-def test_fits():
-    assert RelationTables(5, 4)._fits(5)
-    assert not RelationTables(5, 4)._fits(4)
-    assert not RelationTables(5, 4)._fits((5, 3))
-    assert RelationTables((5, 3), 4)._fits((5, 3))
-    assert not RelationTables((5, 3), 4)._fits((3, 5))
-    assert not RelationTables((5, 3), 4)._fits((5, 3, 1))
-    assert not RelationTables((5, 3), 4)._fits(5)
-    banks = {"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)}
-    assert RelationTables(None, 4, banks=banks)._fits(99)
-    assert not RelationTables(None, 4, banks=banks)._fits((9, 9))
-    assert RelationTables((5, None), 4, banks=(None, banks))._fits((5, 99))
-
-
-def test_reset_draws_again():
-    tables = RelationTables((5, 3), 4, kinds=("key", "bias"))
-    before = copy.deepcopy(tables.state_dict())
-    with torch.no_grad():
-        tables.bias[0].rows.fill_(1.0)
-    tables.reset_parameters()
-    assert not torch.equal(tables.key[1].rows, before["key.1.rows"])
-    assert tables.bias[0]().abs().max() == 0
 
 
 def test_repr_and_parts():

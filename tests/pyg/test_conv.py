@@ -126,26 +126,6 @@ def test_empty_sizes(kind, edge_dim, graph):
     assert nodes.grad.shape == (0, 5)
 
 
-def test_self_loops_and_parallel_edges_of_one_node(graph):
-    conv, x = layer(root_weight=False), graph[0][:1]
-    edge_index, edge_type = torch.zeros(2, 3, dtype=torch.long), torch.tensor([0, 1, 1])
-    out, (_, alpha) = conv(x, edge_index, edge_type, return_attention_weights=True)
-    torch.testing.assert_close(alpha.sum(0), torch.ones(2, dtype=F64))
-    torch.testing.assert_close(alpha[1], alpha[2])
-    values = conv.lin_value(x).view(2, 3) + conv.tables.value()[:, edge_type].transpose(0, 1)
-    torch.testing.assert_close(out, (alpha[..., None] * values).sum(0).flatten()[None])
-    single = conv(x, edge_index[:, :1], edge_type[:1])
-    torch.testing.assert_close(single, values[:1].flatten(1))
-
-
-def test_a_graph_in_a_batch_gets_what_it_gets_alone(graph):
-    x, edge_index, edge_type = graph
-    conv, other = layer(), torch.randn(3, 5, dtype=F64)
-    loops, types = torch.tensor([[0, 2], [0, 1]]), torch.tensor([1, 3])
-    out = conv(torch.cat([other, x]), torch.cat([loops, edge_index + 3], 1), torch.cat([types, edge_type]))
-    torch.testing.assert_close(out, torch.cat([conv(other, loops, types), conv(x, edge_index, edge_type)]))
-
-
 def test_is_dense_attention_with_all_but_edges_masked(graph):
     x = graph[0]
     keys = torch.randperm(N * N)[:E]
@@ -156,21 +136,6 @@ def test_is_dense_attention_with_all_but_edges_masked(graph):
     q, k, v = (lin(x).view(1, N, 2, 3).transpose(1, 2) for lin in (conv.lin_query, conv.lin_key, conv.lin_value))
     dense = rg.relation_attention(q, k, v, rg.DenseLabels(ids, R, attend=attend), **conv.tables(), impl="reference")
     torch.testing.assert_close(conv(x, edge_index, edge_type), dense[0].transpose(0, 1).flatten(1))
-
-
-@pytest.mark.parametrize("sizes", [(40, 30), (900, 2)])
-def test_both_ways_agree_on_larger_graphs(sizes):
-    sources, targets = sizes
-    x = torch.randn(sources, 5, dtype=F64), torch.randn(targets, 5, dtype=F64)
-    edge_index = torch.stack([torch.randint(sources, (900,)), torch.randint(targets, (900,))])
-    edge_type = torch.randint(-1, R, (900,))
-    fused, edgewise = (kind(5, 16, heads=4, num_relations=R).to(F64) for kind in (RelationConv, Edgewise))
-    edgewise.load_state_dict(fused.state_dict())
-    outs = [conv(x, edge_index, edge_type) for conv in (fused, edgewise)]
-    torch.testing.assert_close(*outs, atol=1e-10, rtol=1e-10)
-    grads = [torch.autograd.grad(out.sin().sum(), [*conv.parameters()]) for out, conv in zip(outs, (fused, edgewise))]  # noqa: B905
-    for one, other in zip(*grads, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
 def test_torch_func(graph):
@@ -275,21 +240,6 @@ def outputs_and_grads(conv, x, edge_index, edge_type, attr):
     return [out, *torch.autograd.grad(out.sin().sum(), [x, *conv.parameters()])]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("backend", "edge_dim"), [("eager", None), ("aot_eager", 2)])
-@pytest.mark.usefixtures("fresh_compiler")
-def test_compiles_whole_with_gradients(backend, edge_dim, graph):
-    x, edge_index, edge_type = graph
-    conv, attr = layer(edge_dim=edge_dim), None if edge_dim is None else torch.randn(E, 2, dtype=F64)
-    order = edge_index[1].argsort(stable=True)
-    compiled = torch.compile(conv, backend=backend, fullgraph=True, dynamic=True)
-    for count in (E, 13):
-        here = order[:count]
-        given = (x, edge_index[:, here], edge_type[here], None if attr is None else attr[here])
-        for one, other in zip(outputs_and_grads(compiled, *given), outputs_and_grads(conv, *given), strict=True):
-            torch.testing.assert_close(one, other)
-
-
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiles_whole_with_score_and_maps_and_edge_index(graph):
     x, edge_index, edge_type = graph
@@ -304,16 +254,6 @@ def test_compiles_whole_with_score_and_maps_and_edge_index(graph):
     expected, (_, wanted) = conv(x, edge_index, edge_type, return_attention_weights=True)
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(alpha, wanted[order])
-
-
-@pytest.mark.parametrize("kind", [RelationConv, Edgewise])
-def test_dropout_leaves_the_returned_weights(kind, graph):
-    conv = kind(5, 3, heads=2, num_relations=R, dropout=0.5).to(F64)
-    out, (_, alpha) = conv(*graph, return_attention_weights=True)
-    conv.eval()
-    expected, (_, wanted) = conv(*graph, return_attention_weights=True)
-    torch.testing.assert_close(alpha, wanted)
-    assert not torch.allclose(out, expected)
 
 
 def test_copies_autocast_dropout_and_repr(graph):
@@ -342,43 +282,6 @@ def test_copies_autocast_dropout_and_repr(graph):
     assert shown.endswith("kinds=('bias',), score=sin, value_map=2)")
     shown = repr(layer(num_relations=None, score=rg.score.Additive.learned(2, 3)))
     assert shown == "RelationConv(5, 3, heads=2, score=Additive([2, 3], activation='leaky_relu'))"
-
-
-def test_maps_and_scores_are_parameters(graph):
-    conv = layer(score=rg.score.Bilinear.learned(R, 2, 3), value_map=2, tables=())
-    names = {name for name, _ in conv.named_parameters() if not name.startswith("lin_")}
-    assert names == {"score.weight", "value_map.bases", "value_map.coefficients"}
-    torch.testing.assert_close(conv(*graph), _plain(conv)(*graph))  # maps begin as the identity
-    before = conv(*graph)
-    _move(conv)
-    other = layer(score=rg.score.Bilinear.learned(R, 2, 3), value_map=2, tables=())
-    other.load_state_dict(conv.state_dict())
-    torch.testing.assert_close(other(*graph), conv(*graph))
-    assert not torch.allclose(conv(*graph), before)
-    conv.reset_parameters()
-    torch.testing.assert_close(conv(*graph), _plain(conv)(*graph))
-
-
-def _plain(conv):
-    """The layer without scores and maps, whose other weights are the same."""
-    plain = RelationConv(5, 3, heads=2).to(F64)
-    plain.load_state_dict({name: x for name, x in conv.state_dict().items() if name.startswith("lin_")})
-    return lambda x, edge_index, _: plain(x, edge_index)
-
-
-def test_value_maps_against_loops(graph):
-    x, edge_index, edge_type = graph
-    conv = layer(value_map=True, tables=(), root_weight=False)
-    _move(conv)
-    out, (_, alpha) = conv(x, edge_index, edge_type, return_attention_weights=True)
-    expected, values = torch.zeros(N, 2, 3, dtype=F64), conv.lin_value(x).view(N, 2, 3)
-    for e, (source, target) in enumerate(edge_index.T.tolist()):
-        for head in range(2):
-            value = values[source, head]
-            if edge_type[e] >= 0:
-                value = conv.value_map.maps[head, edge_type[e]] @ value
-            expected[target, head] += alpha[e, head] * value
-    torch.testing.assert_close(out, expected.flatten(1))
 
 
 @pytest.mark.parametrize("kind", [RelationConv, Edgewise])
@@ -415,18 +318,6 @@ def test_self_loops_of_fewer_sources_and_in_records(graph):
     assert bool((mass[:, :-1, 3] > 0).all())
 
 
-def test_explainer_of_a_layer_with_self_loops(graph):
-    x, edge_index, edge_type = graph
-    conv = layer(add_self_loops=True, score=rg.score.Additive.learned(2, 3), value_map=True).eval()
-    explainer = Explainer(
-        conv, GNNExplainer(epochs=2), explanation_type="model", edge_mask_type="object", node_mask_type=None,
-        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
-    )  # fmt: skip
-    before = conv(x, edge_index, edge_type)
-    assert explainer(x, edge_index, edge_type=edge_type).edge_mask.shape == (E,)
-    assert torch.equal(conv(x, edge_index, edge_type), before)
-
-
 def test_options_that_do_not_fit_each_other():
     additive, maps = rg.score.Additive.learned(1, 3), rg.score.Bilinear.learned(2, 1, 3)
     one_head, banks = rg.RelationTables(2, 3, 1, per_head=True), {"key": nn.Linear(2, 3)}
@@ -452,16 +343,6 @@ def test_options_that_do_not_fit_each_other():
             RelationConv(**{"in_channels": 5, "out_channels": 3, **options})
 
 
-def test_a_state_with_other_names_is_refused(graph):
-    conv, same, other = (layer(tables=tables(names=list(names))) for names in ("abcd", "abcd", "abdc"))
-    same.load_state_dict(conv.state_dict())
-    torch.testing.assert_close(same(*graph), conv(*graph))
-    before = copy.deepcopy(other.state_dict())
-    with pytest.raises(ValueError, match="names must be those of the loaded state"):
-        other.load_state_dict(conv.state_dict())
-    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
-
-
 def test_bad_calls(graph):
     x, edge_index, edge_type = graph
     narrow, backwards = RelationConv((-1, -1), 3, tie_projections=("query",)).to(F64), layer(flow="target_to_source")
@@ -470,26 +351,6 @@ def test_bad_calls(graph):
     for edges in (rg.EdgeLabels(edge_index, edge_type, R, q_len=N), torch.eye(N).to_sparse()):
         with pytest.raises(ValueError, match="must be .* with flow='target_to_source', got (EdgeLabels|Tensor)"):
             backwards(x, edges)
-
-
-@pytest.mark.cuda
-def test_kernels_give_what_the_layer_gives_without_them():
-    pytest.importorskip("triton", reason="triton is not installed")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    index, types = torch.randint(N, (2, E)).to(device), torch.randint(R, (E,)).to(device)
-    x = torch.randn(N, 8, device=device)
-    plain = RelationConv(8, 4, heads=2, num_relations=R).to(device)
-    fused = RelationConv(8, 4, heads=2, num_relations=R, impl="triton").to(device)
-    fused.load_state_dict(plain.state_dict())
-    found = []
-    for layer in (plain, fused):
-        z = layer(x, index, types)
-        z.square().sum().backward()
-        found.append([z, *(p.grad for p in layer.parameters())])
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-5)
-    with pytest.raises(NotImplementedError, match="does not support need_weights here; use impl='edges'"):
-        fused(x, index, types, return_attention_weights=True)
 
 
 def data_of(graph, **more):

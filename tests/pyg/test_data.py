@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
 
 import relgraph as rg
@@ -101,17 +100,6 @@ def test_graphs_by_batch_vector_alone():
     del data.batch
     data.ptr = torch.tensor([0, 2, 3])
     assert from_data(data).num_graphs == 2
-
-
-def test_edge_index_of_pyg_becomes_a_plain_tensor():
-    data = Data(edge_index=EdgeIndex([[0, 1], [1, 0]], sparse_size=(2, 2)))
-    assert type(from_data(data).edge_index) is torch.Tensor
-    assert from_data(data).num_nodes == 2
-
-
-def test_on_meta():
-    batch = Batch.from_data_list([Data(edge_index=edges((0, 1)), num_nodes=2)] * 2).to("meta")
-    assert from_data(batch).device.type == "meta"
 
 
 def test_refusals():

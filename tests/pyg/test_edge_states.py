@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from torch_geometric.explain import AttentionExplainer, Explainer
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
 import relgraph as rg
@@ -99,24 +98,6 @@ def test_an_explainer_masks_what_edges_bring(graph):
     assert not torch.allclose(conv(x, edge_index, edge_attr=edge_attr)[0], z)
 
 
-def test_an_explainer_reads_the_weights(graph):
-    class Nodes(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = layer("relational")
-
-        def forward(self, x, edge_index, edge_attr):
-            return self.conv(x, edge_index, edge_attr=edge_attr)[0]
-
-    model, task = Nodes().eval(), {"mode": "regression", "task_level": "node", "return_type": "raw"}
-    explainer = Explainer(
-        model, AttentionExplainer("max"), explanation_type="model", model_config=task, edge_mask_type="object"
-    )
-    x, edge_index, edge_attr = graph
-    *_, (_, alpha) = model.conv(x, edge_index, edge_attr=edge_attr, return_attention_weights=True)
-    torch.testing.assert_close(explainer(x, edge_index, edge_attr=edge_attr).edge_mask, alpha.amax(1))
-
-
 def test_second_derivatives_over_several_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 8)
     torch.manual_seed(0)
@@ -153,8 +134,6 @@ def test_dropout_and_half_types(graph):
 
 
 @pytest.mark.parametrize(("kind", "match", "options"), [
-    (TypeError, "edge_update must be a bool, .relational. or", {"edge_update": 3}),
-    (ValueError, "unknown edge_update 'other'", {"edge_update": "other"}),
     (ValueError, "edge_dim must be given with edge_update", {"edge_dim": None}),
     (ValueError, "edge_update must have heads = 2", {"edge_update": rg.nn.RelationalEdges(F, H + 1, C)}),
     (ValueError, "edge_update must have width = 8", {"edge_update": rg.nn.RelationalEdges(F, H, C, width=3)}),

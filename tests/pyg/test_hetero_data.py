@@ -54,12 +54,6 @@ def test_hetero_batch_is_its_graphs_end_to_end():
     rg.EdgeType(made.edge_types, inverse=True)(made.graph)
 
 
-def test_empty_hetero():
-    assert from_hetero_data(HeteroData()).graph == rg.Graph(
-        edges(), 0, edge_type=torch.zeros(0).long(), node_type=torch.zeros(0).long(), edge_types=(), node_types=()
-    )
-
-
 def test_refuses_hetero_edges_that_do_not_fit():
     data = bibliography()
     for bad, match in (

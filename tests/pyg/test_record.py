@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 import relgraph as rg
-from relgraph.pyg import RelationConv, RelationGlobalAttention
+from relgraph.pyg import RelationConv
 
 F64, N, E, R = torch.float64, 5, 11, 3
 
@@ -54,33 +53,6 @@ def test_mass_is_the_weights_summed_by_relation(kind, flow, graph):
     assert not call.weights.requires_grad and not call.label_mass.requires_grad
 
 
-@pytest.mark.parametrize("how", ["by name", "by position", "sparse", "labels"])
-def test_edges_in_every_form(how, graph):
-    x, edge_index, edge_type = graph
-    kept = (edge_type >= 0).nonzero()[:, 0]
-    at = edge_index[0, kept] * N + edge_index[1, kept]
-    _, first = torch.unique(at, return_inverse=True)
-    kept = kept[[int((first == g).nonzero()[0]) for g in range(int(first.max()) + 1)]]  # without parallel edges
-    edge_index, edge_type = edge_index[:, kept], edge_type[kept]
-    conv = layer()
-    out, (_, alpha) = conv(x, edge_index, edge_type, return_attention_weights=True)
-    with rg.record_attention(conv) as record:
-        if how == "by name":
-            got = conv(x=x, edge_index=edge_index, edge_type=edge_type)
-        elif how == "by position":
-            got = conv(x, edge_index, edge_type, None, None)
-        elif how == "sparse":
-            got = conv(
-                x, torch.sparse_coo_tensor(edge_index.flip(0), edge_type, (N, N), check_invariants=True).coalesce()
-            )
-        else:
-            got = conv(x, rg.EdgeLabels(edge_index, edge_type, R, q_len=N))
-    torch.testing.assert_close(got, out)
-    (call,) = record[""]
-    torch.testing.assert_close(call.label_mass, mass_by_loop(alpha, edge_index[1], edge_type))
-    assert call.weights is None
-
-
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_caller_gets_the_weights_it_asks_for(asked, graph):
     conv = layer()
@@ -90,16 +62,6 @@ def test_a_caller_gets_the_weights_it_asks_for(asked, graph):
             assert torch.equal(got[0], out) and got[1][0] is index and torch.equal(got[1][1], alpha)
         assert torch.equal(conv(*graph), out)
     assert len(record[""]) == 3
-
-
-def test_sources_and_targets_of_their_own(graph):
-    x, edge_index, edge_type = graph
-    targets = x[: N - 1]
-    conv = RelationConv((4, 4), 3, heads=2, num_relations=R).to(F64)
-    _, (_, alpha) = conv((x, targets), edge_index, edge_type, return_attention_weights=True)
-    with rg.record_attention(conv) as record:
-        conv((x, targets), edge_index, edge_type)
-    torch.testing.assert_close(record[""][0].label_mass, mass_by_loop(alpha, edge_index[1], edge_type, N - 1))
 
 
 def test_without_relations_there_are_weights_alone(graph):
@@ -113,31 +75,3 @@ def test_without_relations_there_are_weights_alone(graph):
         torch.zeros(N, 2, dtype=F64).index_add(0, graph[1][1], call.weights),
         torch.isin(torch.arange(N), graph[1][1]).to(F64)[:, None].expand(N, 2),
     )
-
-
-def test_a_model_of_both_kinds(graph):
-    class Mixed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.near = RelationConv(4, 2, heads=2, num_relations=R)
-            self.far = RelationGlobalAttention(4, 2, num_labels=3)
-
-        def forward(self, x, edge_index, edge_type):
-            return self.far(self.near(x, edge_index, edge_type), rg.ClippedDistance(1)(N))
-
-    model = Mixed().to(F64)
-    plain = model(*graph)
-    with rg.record_attention(model) as record:
-        torch.testing.assert_close(model(*graph), plain)  # recorded by another implementation
-    assert {name: [list(call.label_mass.shape) for call in calls] for name, calls in record.items()} == {
-        "near": [[2, N, R]],
-        "far.attention": [[2, N, 3]],
-    }
-    assert torch.equal(model(*graph), plain)
-
-
-def test_triton_gives_edges_no_weights(graph):
-    conv = layer(impl="triton")
-    with rg.record_attention(conv) as record, pytest.raises(NotImplementedError, match="does not support need_weights"):
-        conv(*graph)
-    assert record == {"": []}

@@ -49,7 +49,7 @@ class XLNetMixin:
         terms = _terms(self, positions, rows, None if seg_mat is None else _segments(seg_mat))
 
         def attended(states: Tensor, mask: Tensor | None, mapping: Tensor | None) -> tuple[Tensor, Tensor | None]:
-            query = torch.einsum("ibh,hnd->bnid", states, self.q)
+            query = torch.einsum("ibh,hnd->bnid", states, self.q)  # [B, H, N_q, D]
             if mapping is not None:
                 query = torch.einsum("bnmd,mlb->bnld", query, mapping)
             output, weights = compute(
