@@ -47,7 +47,7 @@ def train(
         steps: number of steps; fewer if ``losses`` ends before.
         learning_rate: the peak rate.
         warm_up: the share of the steps in which the rate rises.
-        title: names the lines of progress; without a title there are none.
+        title: names the lines of progress.
     """
     optimizer, rate = _optimizer(model, steps, learning_rate, warm_up)
     taken: list[float] = []
@@ -55,7 +55,7 @@ def train(
     for loss in islice(losses, steps):
         _step(model, optimizer, rate, loss)
         taken.append(loss.item())
-        if title and time.perf_counter() - printed >= LINE_EVERY:
+        if time.perf_counter() - printed >= LINE_EVERY:
             printed = time.perf_counter()
             _tell(title, len(taken), steps, mean(taken[-100:]))
     return taken
@@ -63,7 +63,7 @@ def train(
 
 def train_on(
     path: Path, model: nn.Module, loss_of: Callable[[int], Tensor], steps: int, learning_rate: float, *,
-    warm_up: float = 0.1, seed: int, title: str,
+    seed: int, title: str,
 ) -> float:  # fmt: skip
     """Train as :func:`train` does, and keep model and optimizer in ``path`` twice a minute; continue from there.
 
@@ -73,14 +73,13 @@ def train_on(
         loss_of: the loss of a step, which depends on nothing but the model, its number and torch's generator.
         steps: number of steps.
         learning_rate: the peak rate.
-        warm_up: the share of the steps in which the rate rises.
         seed: of torch's generator, which starts anew with each step.
         title: names the training in a line of progress.
 
     Returns:
         Seconds of this thread's CPU, with those of the parts that were interrupted.
     """
-    optimizer, rate = _optimizer(model, steps, learning_rate, warm_up)
+    optimizer, rate = _optimizer(model, steps, learning_rate, 0.1)
     start, begun = 0, time.thread_time()
     if path.exists():
         kept = torch.load(path, weights_only=True)

@@ -43,8 +43,8 @@ def run(name: str, experiment: Experiment, argv: Sequence[str]) -> int:
     rows = [*experiment.rows]
     usual = experiment.long_rows or rows
     options = Options(
-        f"{name.replace('_', '-')}-out", summary(name), experiment.short, apart=True,
-        rows=("--rows", rows, usual, experiment.short_rows or usual), **experiment.numbers,
+        f"{name.replace('_', '-')}-out", summary(name), experiment.short,
+        rows=(rows, usual, experiment.short_rows or usual), **experiment.numbers,
     )  # fmt: skip
     options.prog = f"run.py {name}"
     if experiment.options:

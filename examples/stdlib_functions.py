@@ -132,14 +132,14 @@ def source_files(root: Path) -> Iterator[Path]:
             yield path
 
 
-def is_test_file(relative: str, one_in: int = 5) -> bool:
+def is_test_file(relative: str) -> bool:
     """Whether a file is for testing; only its path decides."""
-    return hashlib.sha256(relative.encode()).digest()[0] % one_in == 0
+    return hashlib.sha256(relative.encode()).digest()[0] % 5 == 0
 
 
-def is_validation_file(relative: str, one_in: int = 5) -> bool:
+def is_validation_file(relative: str) -> bool:
     """Whether a training file is held out while settings are chosen; only its path decides."""
-    return not is_test_file(relative) and hashlib.sha256(relative.encode()).digest()[1] % one_in == 0
+    return not is_test_file(relative) and hashlib.sha256(relative.encode()).digest()[1] % 5 == 0
 
 
 def read_functions(path: Path, relative: str, sizes: Sizes) -> Iterator[tuple[Function, tuple[str, ...]]]:

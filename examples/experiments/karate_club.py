@@ -121,5 +121,5 @@ def begin(arguments: Namespace) -> Work:
 EXPERIMENT = Experiment(
     Run, [*ROWS], "three seeds, about a quarter of a minute", {"seeds": (20, 3), "steps": (150, 150)}, begin,
     tell=lambda run: percent([run.right]), report=report, check=check,
-    options=lambda options: options.add_argument("--known", type=positive(int), default=10, help="known members (10)"),
+    options=lambda options: options.add_argument("--known", type=positive, default=10, help="known members (10)"),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.translation import checkpoints, preparation, report, speed, sweep
-from examples.translation.corpus import decode_lines, read_lines, read_test
+from examples.translation.corpus import decode_lines, read_test
 from examples.translation.evaluation import evaluate
 from examples.translation.files import save_json, save_text
 from examples.translation.model import Translator
@@ -77,7 +77,6 @@ def _parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="torch.compile the model (default: on a GPU)",
     )
-    _add_device(train)
     train.set_defaults(command=_train)
 
     average = commands.add_parser("average", help="average the last models of a run")
@@ -87,7 +86,6 @@ def _parser() -> argparse.ArgumentParser:
 
     lines = commands.add_parser("translate", help="translate lines of text")
     lines.add_argument("model", type=Path, help="a .pt file, or an averaged run")
-    lines.add_argument("--input", type=Path, help="a text file (default: standard input)")
     lines.add_argument("--longest", type=int, default=1000, help="most tokens per line (default: 1000)")
     _add_search(lines)
     lines.set_defaults(command=_translate)
@@ -137,10 +135,6 @@ def _default(field: Field[Any]) -> str:
     return ", ".join([str(field.default), *others])
 
 
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
-
-
 def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, default=4, help="width of the beam; 1 is greedy search (default: 4)")
     parser.add_argument(
@@ -152,7 +146,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         default=50,
         help="how many tokens longer than its source a translation may be (default: 50)",
     )
-    _add_device(parser)
 
 
 def _given(args: argparse.Namespace, kind: type) -> dict[str, Any]:
@@ -163,7 +156,7 @@ def _given(args: argparse.Namespace, kind: type) -> dict[str, Any]:
 def _train(args: argparse.Namespace) -> int:
     model = ModelSettings(**{**PRESETS[args.preset], **_given(args, ModelSettings)})
     settings = TrainingSettings(**_given(args, TrainingSettings))
-    with processes(args.device) as mine:
+    with processes() as mine:
         compiled = mine.device.type == "cuda" if args.compile is None else args.compile
         training = Training(args.data, args.run, model, settings, mine, compiled=compiled)
         if mine.leads:
@@ -202,12 +195,12 @@ def _load(args: argparse.Namespace) -> tuple[Path, Translator, Vocabulary, Searc
         path /= checkpoints.AVERAGE
         if not path.exists():
             raise ValueError(f"{args.model} must hold {checkpoints.AVERAGE}; write it with the command average")
-    return path, *checkpoints.load_model(path, find_device(args.device)), how
+    return path, *checkpoints.load_model(path, find_device()), how
 
 
 def _translate(args: argparse.Namespace) -> None:
     _, model, vocabulary, how = _load(args)
-    lines = list(read_lines(args.input) if args.input else decode_lines(sys.stdin.buffer, "standard input"))
+    lines = list(decode_lines(sys.stdin.buffer, "standard input"))
     found = translate(model, vocabulary, lines, how, longest=args.longest)
     sys.stdout.write("".join(f"{line}\n" for line in found))
 

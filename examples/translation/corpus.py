@@ -110,7 +110,7 @@ def sentence_key(line: str) -> str:
     return " ".join(re.findall(r"\w+", unicodedata.normalize("NFC", line.casefold()))) or line
 
 
-def hold_out(pairs: Sequence[Pair], sizes: Sequence[int], seed: int) -> tuple[list[Pair], list[list[Pair]]]:
+def hold_out(pairs: Sequence[Pair], sizes: Sequence[int]) -> tuple[list[Pair], list[list[Pair]]]:
     """Split pairs into test parts of ``sizes`` pairs, and the rest for training; no source sentence is in two of them.
 
     For each drawn sentence only the first pair is kept, so that no sentence counts twice.
@@ -125,6 +125,6 @@ def hold_out(pairs: Sequence[Pair], sizes: Sequence[int], seed: int) -> tuple[li
         by_source.setdefault(sentence_key(pair[0]), []).append(pair)
     if sum(sizes) > len(by_source):
         raise ValueError(f"{sum(sizes)} sentences cannot be held out of {len(by_source)} different ones")
-    drawn = iter(random.Random(seed).sample(list(by_source), sum(sizes)))
+    drawn = iter(random.Random(0).sample(list(by_source), sum(sizes)))
     held = [[by_source.pop(next(drawn))[0] for _ in range(size)] for size in sizes]
     return [pair for group in by_source.values() for pair in group], held

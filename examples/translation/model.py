@@ -96,10 +96,8 @@ def _transformer(settings: ModelSettings) -> rg.RelationTransformer:
         shift = rg.nn.ShiftedPositions(settings.max_len)
         absolute = tuple(rg.SinusoidalPositions(width, sampler=shift) for _ in range(2))
     sizes = (width, heads, settings.hidden, settings.dropout)
-    encoder = rg.RelationEncoderLayer(*sizes, norm_first=settings.norm_first, **options, attention=_rotary(settings))
-    decoder = rg.RelationDecoderLayer(
-        *sizes, norm_first=settings.norm_first, **options, self_attention=_rotary(settings)
-    )
+    encoder = rg.RelationEncoderLayer(*sizes, **options, attention=_rotary(settings))
+    decoder = rg.RelationDecoderLayer(*sizes, **options, self_attention=_rotary(settings))
     made = rg.RelationTransformer(
         width, heads, dropout=settings.dropout, positions=absolute,
         custom_encoder=rg.RelationEncoder(encoder, layers, nn.LayerNorm(width)),

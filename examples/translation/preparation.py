@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocabulary-size", type=int, default=8000, help="subwords, shared by both languages (default: 8000)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random split (default: 0)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     given = {name: read_test(files) for name in ("valid", "test") if (files := getattr(args, name))}
     short = [pair for pair in pairs if args.max_words is None or words(pair[0]) <= args.max_words]
     missing = [name for name in ("valid", "test") if name not in given]
-    train, held = hold_out(short, [args.held_out] * len(missing), args.seed)
+    train, held = hold_out(short, [args.held_out] * len(missing))
     parts = given | dict(zip(missing, held, strict=True))
     # a dash between spaces counts as a word but makes no different sentence: training may have its shorter form
     seen = {sentence_key(source) for source, _ in short} if ranges else set()
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
         inside = [pair for pair in pairs if low <= words(pair[0]) <= high and sentence_key(pair[0]) not in seen]
         if not inside:
             raise ValueError(f"--unseen {low}-{high} must match the word counts of some sources, found none")
-        part = parts[f"test-{low}-{high}"] = _first_of_each(inside, args.held_out, args.seed)
+        part = parts[f"test-{low}-{high}"] = _first_of_each(inside, args.held_out)
         seen |= {sentence_key(source) for source, _ in part}
     for name, part in {"train": train, **parts}.items():
         if not part:
@@ -100,6 +99,6 @@ def _range(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _first_of_each(pairs: list[Pair], most: int, seed: int) -> list[Pair]:
+def _first_of_each(pairs: list[Pair], most: int) -> list[Pair]:
     """One pair for each different source sentence, at most ``most`` pairs."""
-    return hold_out(pairs, [min(most, len({sentence_key(source) for source, _ in pairs}))], seed)[1][0]
+    return hold_out(pairs, [min(most, len({sentence_key(source) for source, _ in pairs}))])[1][0]

@@ -47,35 +47,21 @@ class Processes:
             distributed.barrier()
 
 
-def find_device(name: str | None) -> torch.device:
-    """A device by name; without a name, a GPU if there is one.
-
-    Raises:
-        ValueError: there is no such device.
-    """
-    try:
-        return torch.empty(0, device=name or ("cuda" if torch.cuda.is_available() else "cpu")).device
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"device must exist on this machine, such as 'cpu', got {name!r}") from None
+def find_device() -> torch.device:
+    """This process's GPU if there is one, else the CPU."""
+    return torch.empty(0, device="cuda" if torch.cuda.is_available() else "cpu").device
 
 
 @contextmanager
-def processes(device: str | None) -> Iterator[Processes]:
-    """Join the processes that torchrun started; without torchrun, use this process only.
-
-    Args:
-        device: ``"cpu"``, ``"cuda"`` and so on; None for a GPU if there is one. Each process of several takes its own.
-
-    Raises:
-        ValueError: there is no such device.
-    """
+def processes() -> Iterator[Processes]:
+    """Join the processes that torchrun started, each on its own GPU; without torchrun, use this process only."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
-        yield Processes(0, 1, find_device(device))
+        yield Processes(0, 1, find_device())
         return
-    if torch.cuda.is_available() and device != "cpu":
+    if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    here = find_device(device)
+    here = find_device()
     distributed.init_process_group("nccl" if here.type == "cuda" else "gloo")
     try:
         yield Processes(distributed.get_rank(), world, here)

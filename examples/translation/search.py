@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-import relgraph as rg
 from examples.translation.batches import Pairs, Ragged
 from examples.translation.model import Translator
 from examples.translation.vocabulary import END, PAD, START, Vocabulary
@@ -29,13 +28,11 @@ class Search:
         beam: how many unfinished translations the search follows; 1 is greedy search.
         length_penalty: 0 for the most likely translation; higher values favour longer ones.
         extra: how many tokens longer than its source a translation may be.
-        cached: whether to keep keys and values from step to step.
     """
 
     beam: int = 4
     length_penalty: float = 0.6
     extra: int = 50
-    cached: bool = True
 
     def __post_init__(self) -> None:
         if self.beam < 1:
@@ -48,19 +45,6 @@ class Search:
     def normalized(self, log_likelihood: float, length: int) -> float:
         """The score of a translation of ``length`` tokens."""
         return log_likelihood / ((5 + length) / 6) ** self.length_penalty
-
-
-class Decodes(Protocol):
-    """What a search needs from a model; a :class:`Translator` has both."""
-
-    @property
-    def transformer(self) -> Any:
-        """Its ``new_cache()`` returns an empty cache, like that of :class:`relgraph.RelationTransformer`."""
-
-    @property
-    def decode(self) -> Callable[..., Tensor]:
-        """Scores of every id as the next one, from ids, the encoder's output, and ``cache=``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -105,14 +89,15 @@ def search(model: Translator, source: Tensor, how: Search) -> list[Hypothesis]:
 
 
 @torch.inference_mode()
-def search_memory(model: Decodes, given: tuple[Tensor, ...], limits: Sequence[int], how: Search) -> list[Hypothesis]:
+def search_memory(model: Any, given: tuple[Tensor, ...], limits: Sequence[int], how: Search) -> list[Hypothesis]:
     """The best sequence found for each row of a memory.
 
     Each step takes the most likely continuations of a row's unfinished sequences. Those that end among the first
     ``beam`` are finished; the first ``beam`` that do not end continue.
 
     Args:
-        model: in evaluation mode.
+        model: in evaluation mode; its ``decode`` gives the scores of the next ids from ids, ``given`` and ``cache=``,
+            a cache of its ``transformer.new_cache()``.
         given: the arguments of ``model.decode`` after the ids, such as memory and padding; each ``[B, ...]``, B at
             least 1.
         limits: the most ids in each row's sequence, without start and end.
@@ -124,7 +109,7 @@ def search_memory(model: Decodes, given: tuple[Tensor, ...], limits: Sequence[in
     alive = [_Sentence(index, limit) for index, limit in enumerate(limits)]
     best: dict[int, Hypothesis] = {}
     device = given[0].device
-    decoding = _Decoding(model, given, how.cached)
+    decoding = _Decoding(model, given)
     # unfinished translations with their start, [B, K, n], and log-likelihoods, [B, K]: at first one per sentence
     tokens = torch.full((len(alive), 1, 1), START, device=device)
     scores = torch.zeros(len(alive), 1, device=device, dtype=torch.float64)
@@ -182,16 +167,15 @@ def _done(sentence: _Sentence, likeliest: float, how: Search) -> bool:
 class _Decoding:
     """The model's part of a search: memory and cache have one row per unfinished translation."""
 
-    def __init__(self, model: Decodes, given: tuple[Tensor, ...], cached: bool) -> None:
+    def __init__(self, model: Any, given: tuple[Tensor, ...]) -> None:
         self.model = model
         self.given = given
-        self.cache = model.transformer.new_cache() if cached else None
+        self.cache = model.transformer.new_cache()
         self.shape = (len(given[0]), 1)
 
     def next(self, tokens: Tensor) -> Tensor:
         """Log-probabilities ``[B·K, V]`` of the token after ``tokens``, ``[B·K, n]``; at least in float32."""
-        new = tokens if self.cache is None else tokens[:, len(self.cache) :]
-        logits = self.model.decode(new, *self.given, cache=self.cache)[:, -1]
+        logits = self.model.decode(tokens[:, len(self.cache) :], *self.given, cache=self.cache)[:, -1]
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
     def go_on(self, kept: Tensor, parent: Tensor) -> None:
@@ -202,8 +186,7 @@ class _Decoding:
         self.shape = (parent.shape[0], parent.shape[1])
         if not same_memory:
             self.given = tuple(tensor[rows] for tensor in self.given)
-        for layer in self.cache or ():
-            assert isinstance(layer, rg.nn.LayerCache)
+        for layer in self.cache:
             layer.self_attn.reorder(rows)
             if not same_memory:
                 layer.multihead_attn.reorder(rows)

@@ -34,7 +34,6 @@ class ModelSettings:
         layers: number of layers in the encoder, and in the decoder.
         hidden: width of the feed-forward networks.
         dropout: probability of dropout.
-        norm_first: whether norms come before each sublayer.
     """
 
     positions: str = "relative"
@@ -48,7 +47,6 @@ class ModelSettings:
     layers: int = 2
     hidden: int = 512
     dropout: float = 0.1
-    norm_first: bool = False
 
     def __post_init__(self) -> None:
         if self.positions not in POSITIONS:
@@ -76,7 +74,6 @@ class TrainingSettings:
         warm_up: steps in which the learning rate rises.
         learning_rate: factor of width^-0.5 · min(step^-0.5, step · warm_up^-1.5).
         smoothing: weight of label smoothing.
-        clip: the largest norm of the gradient; 0 for no limit.
         seed: seed of initial values, order and dropout.
         log_every: steps between two logged training losses.
         validate_every: steps between two measurements of the validation loss.
@@ -92,7 +89,6 @@ class TrainingSettings:
     warm_up: int = 4000
     learning_rate: float = 1.0
     smoothing: float = 0.1
-    clip: float = 0.0
     seed: int = 0
     log_every: int = 50
     validate_every: int = 1000
@@ -105,6 +101,6 @@ class TrainingSettings:
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
         names = ("steps", "batch_tokens", "accumulate", "longest", "warm_up", "log_every", "validate_every")
         _at_least(self, 1, *names, "save_every", "keep")
-        _at_least(self, 0, "learning_rate", "smoothing", "clip")
+        _at_least(self, 0, "learning_rate", "smoothing")
         if self.smoothing >= 1:
             raise ValueError(f"smoothing must be below 1, got {self.smoothing}")

@@ -1,4 +1,4 @@
-"""The command ``sweep``: trains, averages and measures every model of the report, several at a time."""
+"""The command ``sweep``: trains, averages and measures every model of the report."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, help="the folder that prepare wrote")
     parser.add_argument("runs", type=Path, help="folder for the runs; finished runs are not repeated")
     parser.add_argument("--seeds", type=int, default=5, help="runs per model (default: 5)")
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time, with one thread each (default: 1)")
     parser.add_argument(
         "--only", nargs="+", choices=[model.name for model in models()], help="only these models (default: all)"
     )
@@ -97,8 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the missing runs; return 1 if any failed, after all others have run."""
-    if args.seeds < 1 or args.workers < 1:
-        raise ValueError("--seeds and --workers must be at least 1")
     tests = sorted(args.data.glob("test*.tsv"))
     if not tests:
         raise ValueError(f"{args.data} must hold tests, test*.tsv, found none")
@@ -112,10 +107,7 @@ def run(args: argparse.Namespace) -> int:
             f"{args.runs} holds runs with the options {before}, got {args.options}: they could not be compared"
         )
     print(f"{args.runs}: {len(missing)} of {len(jobs)} runs are still to do, each in its own folder")
-    one = partial(_one, data=args.data, tests=tests, options=args.options)
-    with ThreadPoolExecutor(args.workers) as pool:
-        done = list(pool.map(one, missing))
-    failed = [folder for (_, _, folder), succeeded in zip(missing, done, strict=True) if not succeeded]
+    failed = [job[2] for job in missing if not _one(job, args.data, tests, args.options)]
     for folder in failed:
         print(f"failed: {folder}; see {folder}.txt", file=sys.stderr)
     return 1 if failed else 0

@@ -186,8 +186,6 @@ class Training:
             waits = self.processes.world > 1 and number < len(batches)  # gradients are sent with the last batch
             with self.wrapped.no_sync() if waits else nullcontext():  # type: ignore[operator]
                 self._backward(batch, self.processes.world / tokens)
-        if self.settings.clip > 0:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return tokens, stops > 0

@@ -13,7 +13,7 @@ from examples.translation.training import Training
 from tests.distributed.worlds import caught
 
 TINY = {"width": 16, "heads": 4, "layers": 1, "hidden": 32, "per_head": True, "positions": "both", "dropout": 0.0}
-SETTINGS = {"batch_tokens": 256, "precision": "float32", "warm_up": 4, "clip": 0.5}
+SETTINGS = {"batch_tokens": 256, "precision": "float32", "warm_up": 4}
 BATCHES = 4
 """Batches per update, for any number of processes."""
 UPDATES = 1

@@ -10,7 +10,7 @@ import relgraph as rg
 pytest.importorskip("sacrebleu")
 pytest.importorskip("tokenizers")
 
-from examples.translation import cli, files
+from examples.translation import cli, files, speed
 from examples.translation.model import Translator
 from examples.translation.settings import PRESETS, ModelSettings
 from tests.examples.translation.cases import train
@@ -40,8 +40,10 @@ def test_a_file_that_is_not_there_is_named(data, tmp_path, capsys):
         assert capsys.readouterr().err == f"error: {missing} does not exist\n"
 
 
-def test_speed_prints_both_and_their_ratio(data, capsys):
-    assert cli.main(["speed", str(data), "--rounds", "2", "--steps", "1", "--batch-tokens", "64"]) == 0
+def test_speed_prints_both_and_their_ratio(data, capsys, monkeypatch):
+    for name, value in {"ROUNDS": 2, "STEPS": 1, "BATCH_TOKENS": 64}.items():
+        monkeypatch.setattr(speed, name, value)
+    assert cli.main(["speed", str(data)]) == 0
     lines = capsys.readouterr().out.splitlines()
     speeds = [float(re.search(r": ([\d,]+) ", line)[1].replace(",", "")) for line in lines[:2]]
     ratio = float(re.search(r"time of relative divided by sinusoidal: ([\d.]+)", lines[2])[1])

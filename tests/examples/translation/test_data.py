@@ -104,7 +104,7 @@ def test_every_pair_comes_once_and_an_epoch_follows_from_its_seed(lengths, token
 
 
 def _prepare(folder, files, *options):
-    sizes = ["--held-out", "15", "--vocabulary-size", "300", "--seed", "3"]
+    sizes = ["--held-out", "15", "--vocabulary-size", "300"]
     return cli.main(["prepare", str(folder), "--train", *map(str, files), *sizes, *map(str, options)])
 
 

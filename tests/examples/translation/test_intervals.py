@@ -45,7 +45,7 @@ def _measured(lines, resamples=2000):
     return bleu, shift(torch.tensor([bleu], dtype=torch.float64), resampled_bleu([statistics], resamples))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 1.0])
+@pytest.mark.parametrize("share", [0.2, 1.0])
 def test_sums_of_sentence_statistics_give_corpus_bleu_exactly(share):
     references = _corpus()
     lines = [*_worse(references, share, 1)[:-2], "", "the"]
@@ -54,7 +54,7 @@ def test_sums_of_sentence_statistics_give_corpus_bleu_exactly(share):
     assert corpus_bleu(statistics.sum(0).tolist()) == BLEU().corpus_score(lines, [references]).score
 
 
-@pytest.mark.parametrize("share", [0.2, 0.215, 0.23, 0.3])
+@pytest.mark.parametrize("share", [0.215, 0.3])
 def test_with_one_seed_it_is_sacrebleus_paired_bootstrap(share):
     references, first = _corpus(), _worse(_corpus(), 0.2, 1)
     second = _worse(references, share, 2)

@@ -36,8 +36,14 @@ def _none_left():
 
 def start(data, run, launcher=(), **values):
     """Start a training run in a separate process; its output goes to ``run.txt``."""
-    train = ["-m", "examples.translation", "train", data, run, "--device", "cpu"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    train = ["-m", "examples.translation", "train", data, run]
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     with run.with_name(f"{run.name}.txt").open("w") as output:
         call = list(map(str, [sys.executable, *launcher, *train, *options(**values)]))
         STARTED.append(subprocess.Popen(call, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT))

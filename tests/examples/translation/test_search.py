@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,11 +74,11 @@ def _plain_beam(following, ids, limit, how):
 
 
 @pytest.mark.parametrize(
-    ("positions", "beam", "penalty", "cached"),
-    [("none", 1, 0.6, True), ("sinusoidal", 2, 0.0, False), ("relative", 3, 0.6, True), ("both", 5, 2.0, True)],
+    ("positions", "beam", "penalty"),
+    [("none", 1, 0.6), ("sinusoidal", 2, 0.0), ("relative", 3, 0.6), ("both", 5, 2.0)],
 )
-def test_a_narrow_beam_keeps_the_rules_for_each_sentence_of_a_batch(positions, beam, penalty, cached):
-    how, found = Search(beam, penalty, 2, cached), []
+def test_a_narrow_beam_keeps_the_rules_for_each_sentence_of_a_batch(positions, beam, penalty):
+    how, found = Search(beam, penalty, 2), []
     for seed, ids in [(0, 6), (1, 9), (2, 6), (3, 9), (4, 6), (5, 9)]:
         model, sources = _sharp(seed, ids, positions=positions), _sources(seed, ids, [3, 1, 5])
         found += search(model, functional.pad(_padded(sources), (0, seed), value=PAD), how)
@@ -92,7 +93,7 @@ def test_a_narrow_beam_keeps_the_rules_for_each_sentence_of_a_batch(positions, b
 class Chains:
     """Next ids by the last one only, with a table for each row of a batch."""
 
-    transformer = None
+    transformer = SimpleNamespace(new_cache=list)  # an empty cache, which stays empty
 
     def __init__(self, logits):
         self.logits = logits
@@ -109,7 +110,7 @@ def test_chains_that_end_early_and_late_are_searched_by_the_rules(beam):
     ids, rows, limit = 7, 200, 4
     logits = torch.randn(rows, ids, ids, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logits[..., END] += torch.linspace(-1, 3, rows, dtype=torch.float64)[:, None]  # many ends among the best candidates
-    model, how = Chains(2 * logits), Search(beam, 0.6, cached=False)
+    model, how = Chains(2 * logits), Search(beam, 0.6)
     found = search_memory(model, (torch.arange(rows),), [limit] * rows, how)
     expected = [_plain_beam(partial(model.following, row), ids, limit, how) for row in range(rows)]
     assert [each.ids for each in found] == [each.ids for each in expected]
@@ -123,7 +124,7 @@ def test_as_many_go_on_as_the_beam_is_wide_when_all_of_them_also_end():
         for token, chance in row.items():
             chances[0, last, token] = chance
     chances[..., PAD] += 1 - chances.sum(-1)
-    model, how = Chains(chances.log()), Search(2, 2.0, cached=False)
+    model, how = Chains(chances.log()), Search(2, 2.0)
     assert search_memory(model, (torch.tensor([0]),), [4], how)[0].ids == (b, d)
 
 
