@@ -97,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     tests = sorted(args.data.glob("test*.tsv"))
     if not tests:
         raise ValueError(f"{args.data} must hold tests, test*.tsv, found none")
+    if args.seeds < 1:
+        raise ValueError(f"--seeds must be at least 1, got {args.seeds}")
     chosen = [model for model in models() if not args.only or model.name in args.only]
     jobs = [(model, seed, args.runs / f"{model.name}-seed{seed}") for seed in range(args.seeds) for model in chosen]
     missing = [job for job in jobs if not (job[2] / "results.json").exists()]

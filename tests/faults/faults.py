@@ -126,10 +126,9 @@ FAULTS = (
         CPP + "block.h", "d_lse ? total - d_lse[", "d_lse ? total + d_lse[", f"{SAME}::test_kinds",
     ),
     Fault(
-        "C++ bfloat16", "a product in bfloat16 forgets what it should be added to",
-        CPP + "block.h", "p_.blocked_half(rows_, n, k, a_stride, n, c_stride, add, a, b, c, true)",
-        "p_.blocked_half(rows_, n, k, a_stride, n, c_stride, false, a, b, c, true)",
-        f"{SAME}::test_error_in_lower_precision tests/impl/test_native.py",
+        "C++ mask", "the last key is never masked",
+        CPP + "loops.h", "s[j] = byte[j] ? s[j] : -INF<T>;", "s[j] = byte[j] || j == n - 1 ? s[j] : -INF<T>;",
+        f"{SAME}::test_masks",
     ),
     Fault(
         "C++ dropout place", "dropout of some keys is drawn as if they began at the start of a group of 64",
@@ -356,9 +355,9 @@ FAULTS = (
         "tests/distributed/test_context.py tests/distributed/test_layers.py",
     ),
     Fault(
-        "tables of heads", "a table per head is whole on every process",
-        "relgraph/distributed/head_parallel.py", '"rows", Replicate() if table.heads is None else Shard(0)',
-        '"rows", Replicate()', "tests/distributed/test_heads.py",
+        "shared gradients", "tensors that all parts share take the gradient of their own part, unsummed",
+        "relgraph/distributed/tensors.py", "Partial() if role is not None and not is_split", "Replicate() if role is not None and not is_split",
+        "tests/distributed/test_heads.py",
     ),
 )
 # fmt: on

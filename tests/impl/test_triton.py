@@ -40,7 +40,7 @@ KINDS = KINDS | {"banded": banded, "patches": lambda n: patches(n)[0], "two patc
 CALLS = [
     {"size": 5, "value_size": 6},
     {"attn_mask": "drawn", "is_causal": True, "dropout_p": 0.25, "per_head": "vb"},
-    {"attn_mask": "added", "scale": -1.0, "kinds": "kvb", "per_head": "kv", "kv_heads": 2},
+    {"attn_mask": "added", "scale": -1.0, "kinds": "kvb", "per_head": "kv", "kv_heads": 2, "batch": 2},
     {
         "attn_mask": "rows that see nothing",
         "is_causal": True,

@@ -33,8 +33,8 @@ class BucketedDistance(DistanceLabeler):
     - ``"deberta"`` (DeBERTa v2 and v3) reads i - j. With ``m = num_buckets / 4`` the id is
       ``clip(bucket(i - j) + 2m, 0, 4m - 1)``. The bucket of a distance up to m is the distance itself; beyond, it is
       ``±(ceil(log(|i - j| / m) / log((max_distance - 1) / m) * (m - 1)) + m)``.
-    Source: Raffel et al. 2020 (T5), section 2.1; He et al. 2021 (DeBERTa); and the code released with
-    each.
+
+    Source: Raffel et al. 2020 (T5), section 2.1; He et al. 2021 (DeBERTa); and the code released with each.
 
     Args:
         num_buckets: R. For ``"t5"`` at least 2, or 4 if bidirectional; 32 by default. For ``"deberta"`` a multiple of
