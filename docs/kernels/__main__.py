@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(report(rows), encoding="utf-8")
     if options.docs:
-        write_between_markers(options.docs, f"{_versions()}\n\n{summary([one for one in rows if one.config.held])}")
+        write_between_markers(options.docs, f"{_versions()}\n\n{summary([one for one in rows if _shown(one)])}")
     wrong = complaints(rows)
     kept = f"no spills; uniform tiles within {UNIFORM} and mixed ones within {MIXED} times their baselines"
     print("\n".join(wrong) or kept)
@@ -86,6 +86,11 @@ def _line(found: Row) -> str:
     return f"{found.config.name} sm_{made.arch}: {made.registers} registers, {made.spill_bytes} bytes spilled, {loops}"
 
 
+def _shown(found: Row) -> bool:
+    """Whether the page has the row: the rows of other types and architectures say much the same."""
+    return found.config.held and "*bf16" in found.config.signature.values() and found.compiled.arch in (80, 90, 100)
+
+
 def _versions() -> str:
     import triton
 
@@ -104,7 +109,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", help="only names that contain this, and the kernels to compare with")
     parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="number of compiling processes")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--docs", type=Path, help="write the tables to this file, between the markers")
+    parser.add_argument("--docs", type=Path, help="write the table of bfloat16 to this file, between the markers")
     return parser.parse_args(argv)
 
 
