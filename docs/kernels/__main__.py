@@ -88,7 +88,7 @@ def _line(found: Row) -> str:
 
 def _shown(found: Row) -> bool:
     """Whether the page has the row: the rows of other types and architectures say much the same."""
-    return found.config.held and "*bf16" in found.config.signature.values() and found.compiled.arch in (80, 90, 100)
+    return found.config.held and "*bf16" in found.config.signature.values() and found.compiled.arch in (80, 90)
 
 
 def _versions() -> str:
