@@ -54,7 +54,7 @@ def test_sequences_keep_the_bounds(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "most"), [("by distance", (8, 23)), ("written out", (12, 27)), ("edges only", (8, 16))]
+    ("kind", "most"), [("by distance", (8, 16)), ("written out", (12, 22)), ("edges only", (8, 16))]
 )
 def test_few_operators_surround_the_kernels_of_triton(kind, most, monkeypatch):
     pytest.importorskip("relgraph.impl.triton.attention_kernels", reason="triton is not installed")
@@ -70,6 +70,6 @@ def test_few_operators_surround_the_kernels_of_triton(kind, most, monkeypatch):
             between = Stub.launches
             with launches.counting() as backward:
                 torch.autograd.grad(output, [q, k, v, *tables], torch.ones_like(output))
-        assert (between - before, Stub.launches - between) == (1, 2)
+        assert (between - before, Stub.launches - between) == (1, 2 if kind == "edges only" else 3)
     assert (forward.counts().launches, backward.counts().launches) <= most
     assert backward.counts().launches <= most[1]

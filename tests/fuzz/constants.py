@@ -53,6 +53,7 @@ DRAWN = (
     Constant("relgraph.impl.triton.tile_ids", "CHUNK_PAIRS", (1, 300, 2000)),
     Constant("relgraph.impl.triton.virtual", "MAX_BAND", (0, 3, 10)),
     Constant("relgraph.impl.triton.launch", "FARTHEST_ROW", (1, 5)),
+    Constant("relgraph.impl.triton.vector_kernels", "ROWS", (4, 64)),
     Constant("relgraph.impl.by_function", "BLOCK_IDS", (1, 40, 300)),
     Constant("relgraph.impl.by_function", "FEWEST_ROWS", (1, 3)),
     Constant("relgraph.impl.by_function", "BLOCK_BYTES", (1,)),

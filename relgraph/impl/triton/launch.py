@@ -7,8 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from relgraph.impl.problem import Outputs, Problem, row_delta, with_origin
+from relgraph.impl.problem import Outputs, Problem, with_origin
 from relgraph.impl.triton import attention_kernels as attention
+from relgraph.impl.triton import vector_kernels
 from relgraph.impl.triton.limits import uses_tf32
 from relgraph.impl.triton.tables import Terms, whole_outputs
 from relgraph.impl.triton.tile_map import TileMap, tile_map
@@ -98,8 +99,9 @@ class _Launch:
         """Number of programs: blocks times heads times batch rows."""
         return (tiles.blocks.shape[1] * self.batch * heads,)
 
-    def of_runs(self, table: Tensor | None, tiles: TileMap) -> Tensor | None:
-        """B, C or dP by the columns of runs, ``[B, H, 2 or columns, N]``; None with several parts."""
+    def keys_of_runs(self, tiles: TileMap) -> Tensor | None:
+        """C by the columns of runs, ``[B, H, 2 or columns, N_k]``; None with several parts."""
+        table = self.terms.by_key
         if table is None or tiles.parts > 1:
             return None
         if tiles.band is not None:
@@ -138,7 +140,7 @@ def forward(problem: Problem, terms: Terms) -> Outputs:
     kernel: Any = attention.forward  # pyright does not know the launch syntax
     with torch.cuda.device_of(query):
         kernel[launch.grid(tiles, launch.heads)](
-            ck_run_ptr=launch.of_runs(terms.by_key, tiles),
+            ck_run_ptr=launch.keys_of_runs(tiles),
             o_ptr=output,
             lse_ptr=lse,
             p_ptr=sums,
@@ -168,17 +170,51 @@ def _backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Output
     of_keys, keys = launch.tiles("backward_keys", sort=dc is not None, transposed=True)
     by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
     with torch.cuda.device_of(query):
-        given = outputs.output.new_zeros(outputs.output.shape) if incoming.output is None else incoming.output
+        do, delta, bq_runs, dp_runs = _row_vectors(launch, outputs, incoming, keys)
         shared = {
-            **launch.shared, "do_ptr": given.to(query.dtype), "dp_ptr": incoming.sums, "lse_ptr": outputs.lse,
-            "delta_ptr": row_delta(outputs, incoming, torch.float32),
+            **launch.shared, "do_ptr": do, "dp_ptr": incoming.sums, "lse_ptr": outputs.lse, "delta_ptr": delta,
         }  # fmt: skip
         by_row[launch.grid(rows, launch.heads)](
-            ck_run_ptr=launch.of_runs(terms.by_key, rows), dq_ptr=dq, db_ptr=db, q_scale=problem.scale, **shared,
+            ck_run_ptr=launch.keys_of_runs(rows), dq_ptr=dq, db_ptr=db, q_scale=problem.scale, **shared,
             **of_rows,
         )  # fmt: skip
         by_key[launch.grid(keys, launch.kv_heads)](
-            bq_run_ptr=launch.of_runs(terms.by_query, keys), dp_run_ptr=launch.of_runs(incoming.sums, keys),
-            dk_ptr=dk, dv_ptr=dv, dc_ptr=dc, k_scale=abs(problem.scale), **shared, **of_keys,
+            bq_run_ptr=bq_runs, dp_run_ptr=dp_runs, dk_ptr=dk, dv_ptr=dv, dc_ptr=dc, k_scale=abs(problem.scale),
+            **shared, **of_keys,
         )  # fmt: skip
     return [dq, dk, dv, db, dc]
+
+
+def _row_vectors(
+    launch: _Launch, outputs: Outputs, incoming: Outputs, keys: TileMap
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """What both kernels of backward read per query row; incoming gradients are float32 and contiguous.
+
+    Returns:
+        The gradient of the output in the dtype of the query; δ, ``[B, H, N_q]``; B and dP by the columns of runs,
+        ``[B, H, 2 or columns, N_q]``, None with several parts.
+    """
+    columns, wanted, lse = launch.problem.columns, launch.query.dtype, outputs.lse
+    runs = 0 if keys.parts > 1 else columns if keys.band is None else 2
+    given, by_query = incoming.output, launch.terms.by_query
+    do = given
+    if given is None:
+        do = launch.query.new_zeros(outputs.output.shape)
+    elif given.dtype != wanted:
+        do = torch.empty_like(given, dtype=wanted)
+    assert do is not None
+    delta, (batch, heads, q_len) = torch.empty_like(lse), lse.shape
+    bq_runs, dp_runs = (
+        None if x is None or runs == 0 else lse.new_empty(batch, heads, runs, q_len) for x in (by_query, incoming.sums)
+    )
+    rows = batch * heads * q_len
+    kernel: Any = vector_kernels.row_vectors
+    kernel[(-(-rows // vector_kernels.ROWS),)](
+        o_ptr=outputs.output, do_ptr=given, sums_ptr=outputs.sums, dp_ptr=incoming.sums, bq_ptr=by_query,
+        dlse_ptr=incoming.lse, do_low_ptr=None if given is None or do is given else do, delta_ptr=delta,
+        bq_run_ptr=bq_runs, dp_run_ptr=dp_runs, rows=rows, N_q=q_len, C=columns, RUNS=runs,
+        run_step=1 if keys.band is None else columns - 1,
+        DV=launch.value.shape[3], BDV=product_size(launch.value.shape[3]), BM=vector_kernels.ROWS,
+        num_warps=4, enable_fp_fusion=True,
+    )  # fmt: skip
+    return do, delta, bq_runs, dp_runs
