@@ -17,7 +17,6 @@ from relgraph.call.operands import POSITIONAL
 from relgraph.functional.attention import answer_to
 from relgraph.functional.sink import with_sink
 from relgraph.impl.native import build
-from relgraph.score import Named
 from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum, lose_keys, rounded
 from tests.fuzz.labels import by_function, stands_alone, sums_edges
@@ -164,7 +163,6 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
         return has_parallel(case.labels)
     if impl == "chunked":
         return has_parallel(case.labels) or case.need_weights
-    named = case.score is None or (case.score.kind == "function" and isinstance(case.score.curve.made, Named))
     if impl == "native":
         alone = stands_alone(case.labels)
         additive = case.score is not None and case.score.kind == "additive"
@@ -178,10 +176,11 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":
-        alone = stands_alone(case.labels)
-        named = named or (alone and case.score is not None and case.score.kind == "bilinear")
-        more = not named or not {"attr", *(() if alone else ("maps", "bases", *GATES))}.isdisjoint(case.leaves)
+        more = not {"attr", "maps", "bases", *GATES}.isdisjoint(case.leaves) or "mask" in case.learned
+        tables = {name: x for name, x in case.leaves.items() if isinstance(name, tuple)}
+        more = more or any(name[0] == "rows" or x.dim() == 4 - (name[0] == "bias") for name, x in tables.items())
         more = more or by_function(case.labels) or sums_edges(case.labels)
+        more = more or (case.need_mass and case.dropout_p > 0.0) or case.score is not None
         return dtype == torch.float64 or case.need_weights or more
     return False
 
