@@ -47,7 +47,6 @@ class _Kernels(NamedTuple):
     impl: str
     instead: str
     twin: Forward | None
-    direct: bool
     keeps_plain: bool
     check: Callable[[Problem], None] | None
 
@@ -84,7 +83,6 @@ def plug(
     impl: str,
     instead: str,
     twin: Forward | None = None,
-    direct: bool = False,
     keeps_plain: bool = False,
     check: Callable[[Problem], None] | None = None,
 ) -> None:
@@ -98,12 +96,11 @@ def plug(
         instead: what to use instead, for the error about second derivatives.
         twin: the same outputs in plain torch, differentiable to any order, dropout included: through it the gradients
             are differentiated again. Without it there is no second derivative.
-        direct: whether the functions may be called without a custom op.
         keeps_plain: whether backward needs the output without the value term if forward adds it.
         check: raises if a problem from the flat arguments of the op, which anyone may call, has tensors that do not
             fit; :func:`run` is given checked calls.
     """
-    _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct, keeps_plain, check)
+    _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, keeps_plain, check)
 
 
 _FIELDS = {field.name: str(field.type) for field in fields(Problem)}
@@ -136,7 +133,7 @@ def run(call: Call, kernels: str, *, recorded: bool = True, **how: Any) -> Outpu
     tensors, header = flat(call, **how)
     code = call.score.code
     assert code is not None  # implementations refuse other scores
-    if _KERNELS[kernels].direct and unwatched(tensors):
+    if unwatched(tensors):
         named = None if call.score is score.DOT else score.decode(code)
         rest = call.plan, header, call.scale, call.dropout_p, named, memo_of(call.plan)
         there, needs_gradient = [], False
@@ -469,7 +466,7 @@ def _of_rows(x: Tensor | None) -> Tensor | None:
 def unwatched(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nothing traces the ops: no compiler, no mode, no transform, no tensor of another kind or device.
 
-    Before this, direct kernels have refused tensors on the wrong device, CPU or GPU.
+    Before this, kernels have refused tensors on the wrong device, CPU or GPU.
     """
     if not plain_code():
         return False

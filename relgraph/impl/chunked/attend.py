@@ -10,7 +10,7 @@ from relgraph.impl.chunked.blocks import backward, forward
 from relgraph.impl.eager import rows
 from relgraph.impl.terms import answer, query_tables, score_tables
 
-op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or 'reference'", direct=True)
+op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or 'reference'")
 
 
 def attend(call: Call) -> Answer:

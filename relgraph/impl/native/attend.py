@@ -321,7 +321,7 @@ def _kept(problem: Problem) -> Tensor:
 
 op.plug(
     "native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", twin=_twin,
-    direct=True, check=check_tensors,
+    check=check_tensors,
 )  # fmt: skip
 
 

@@ -374,7 +374,7 @@ def _twin(problem: Problem) -> Outputs:
 
 
 op.plug(
-    KERNELS, _forward, _backward, impl="native", instead="impl='edges' or 'dense'", twin=_twin, direct=True,
+    KERNELS, _forward, _backward, impl="native", instead="impl='edges' or 'dense'", twin=_twin,
     check=check_listed,
 )  # fmt: skip
 SORTERS["cpu"] = sort_pairs

@@ -50,9 +50,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     return launch.backward(problem, Terms(problem, _dead(problem)), outputs, incoming)
 
 
-op.plug(
-    "triton", _forward, _backward, impl="triton", instead="impl='dense' or 'reference'", direct=True, keeps_plain=True
-)
+op.plug("triton", _forward, _backward, impl="triton", instead="impl='dense' or 'reference'", keeps_plain=True)
 
 
 def _dead(problem: Problem) -> Tensor | None:

@@ -84,9 +84,7 @@ def _gradients(problem: Problem, terms: Terms, plain: Outputs, grads: Outputs) -
     return [dq, dk, dv, db, dc]
 
 
-op.plug(
-    "triton edges", _forward, _backward, impl="triton", instead="impl='edges' or 'dense'", direct=True, keeps_plain=True
-)
+op.plug("triton edges", _forward, _backward, impl="triton", instead="impl='edges' or 'dense'", keeps_plain=True)
 
 
 class KernelPairs(NamedTuple):
