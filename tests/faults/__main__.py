@@ -1,25 +1,45 @@
 """Make deliberate faults in a copy of the code, one at a time, and say which ones the tests catch.
 
 ``python -m tests.faults`` makes all of them, ``python -m tests.faults NAME ...`` some, ``--list`` only prints them.
-The exit status is 1 if a fault is not caught, or if its text is no longer in the code.
+A fault is caught if a test fails. Tests that cannot be collected, a crash and a run without end are no catch. The exit
+status is 1 if a fault is not caught, or if its text is no longer in the code.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.faults.faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 600
-"""A fault may make a test run forever; after so many seconds it counts as caught."""
+"""The seconds after which a run of pytest is ended."""
+
+
+class Run(NamedTuple):
+    """The exit status of pytest, None if it ran too long, and what it printed."""
+
+    status: int | None
+    output: str
+
+    @property
+    def outcome(self) -> str:
+        """What the run says about a fault; it begins with "caught" only if a test failed."""
+        if self.status is None:
+            return f"no test failed within {LONGEST} s"
+        failed = re.search(r"^FAILED (.+?)(?: - .*)?$", self.output, re.MULTILINE)
+        if self.status == 1 and failed is not None:
+            return f"caught by {failed[1]}"
+        return "NOT CAUGHT" if self.status == 0 else f"no test failed, and pytest ended with {self.status}"
 
 
 def main() -> int:
@@ -44,7 +64,7 @@ def main() -> int:
         if not options.no_clean and not _passes_without_fault(copy, chosen):
             return 1
         outcomes = [_outcome(copy, fault) for fault in chosen]
-    caught = outcomes.count("caught")
+    caught = sum(outcome.startswith("caught") for outcome in outcomes)
     print(f"{caught} of {len(chosen)} faults caught in {time.monotonic() - begun:.0f} s")
     return int(caught < len(chosen))
 
@@ -61,9 +81,11 @@ def _passes_without_fault(copy: Path, faults: Sequence[Fault]) -> bool:
     """Whether all tests of these faults pass in the copy; if not, print what pytest printed."""
     tests = dict.fromkeys(test for fault in faults for test in fault.tests.split())
     begun = time.monotonic()
-    done = _pytest(copy, [*tests])
-    print(f"without a fault: {'passed' if done == 0 else 'failed'}, {time.monotonic() - begun:.0f} s", flush=True)
-    return done == 0
+    run = _pytest(copy, [*tests])
+    print(f"without a fault: {'passed' if run.status == 0 else 'failed'}, {time.monotonic() - begun:.0f} s", flush=True)
+    if run.status != 0:
+        print(run.output)
+    return run.status == 0
 
 
 def _outcome(copy: Path, fault: Fault) -> str:
@@ -74,29 +96,29 @@ def _outcome(copy: Path, fault: Fault) -> str:
         outcome = f"old text found {sound.count(fault.old)} times in {fault.file}"
     else:
         path.write_text(sound.replace(fault.old, fault.new), encoding="utf-8")
-        done = _pytest(copy, fault.tests.split(), quiet=True)
-        # 1: a test failed; 2: tests could not be collected; others say nothing about the fault
-        outcome = {0: "NOT CAUGHT", 1: "caught", None: "caught"}.get(done, f"pytest ended with {done}")
+        run = _pytest(copy, fault.tests.split())
+        outcome = run.outcome
+        if run.status not in (0, 1):
+            print(run.output)
         path.write_text(sound, encoding="utf-8")
     print(f"{fault.name}: {outcome}, {time.monotonic() - begun:.0f} s", flush=True)
     return outcome
 
 
-def _pytest(copy: Path, tests: Sequence[str], *, quiet: bool = False) -> int | None:
-    """The exit status of pytest in the copy; None if it ran too long."""
+def _pytest(copy: Path, tests: Sequence[str]) -> Run:
+    """Run tests in the copy, up to the first that fails."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
     # pytest compiles changed sources; a library is kept under their hash, so that the next run finds it
     environment.setdefault("RELGRAPH_CACHE", str(Path.home() / ".cache" / "relgraph-faults"))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False
         )
-    except subprocess.TimeoutExpired:
-        return None
-    if done.returncode and not quiet:
-        print(done.stdout[-4000:], done.stderr[-2000:], sep="\n")
-    return done.returncode
+    except subprocess.TimeoutExpired as late:
+        printed = late.stdout or b""
+        return Run(None, printed.decode() if isinstance(printed, bytes) else printed)
+    return Run(done.returncode, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.faults.__main__ import Run
 from tests.faults.faults import FAULTS
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +22,22 @@ def test_a_fault_has_its_place_and_its_tests(fault):
     assert (ROOT / fault.file).read_text(encoding="utf-8").count(fault.old) == 1
     assert fault.new != fault.old
     for test in fault.tests.split():
-        path, *name = test.split("::")
+        path, *names = test.split("::")
         assert (ROOT / path).is_file()
-        assert not name or f"def {name[0]}(" in (ROOT / path).read_text(encoding="utf-8")
+        for name in names:
+            assert re.search(rf"^ *(def|class) {name}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "outcome"),
+    [
+        (1, "..F\nFAILED tests/test_a.py::test_b[two words] - assert 1 == 2\n", "caught by tests/test_a.py::test_b[two words]"),
+        (1, "ERROR tests/test_a.py - ImportError\n", "no test failed, and pytest ended with 1"),
+        (2, "ERROR tests/test_a.py - ImportError\n", "no test failed, and pytest ended with 2"),
+        (-11, "Segmentation fault\n", "no test failed, and pytest ended with -11"),
+        (None, "..", "no test failed within 600 s"),
+        (0, "2 passed\n", "NOT CAUGHT"),
+    ],
+)  # fmt: skip
+def test_only_a_failed_test_catches_a_fault(status, output, outcome):
+    assert Run(status, output).outcome == outcome

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import relgraph as rg
 from relgraph.functional.choice import choice_of
@@ -333,6 +334,22 @@ class TestStates:
             "RelationAttention(\n  12, num_heads=4, head_dim=3, tables=()\n"
             "  (out_proj): Linear(in_features=12, out_features=12, bias=True)\n)"
         )
+
+
+class TestCompiled:
+    def test_with_masks_and_labels_made_inside(self):
+        layer = make(impl="dense", num_kv_heads=1)
+        counter = CompileCounterWithBackend("eager")
+
+        def run(x, padding):
+            return layer(x, labels=LABELER(x.shape[1]), key_padding_mask=padding, is_causal=True)
+
+        compiled = torch.compile(run, backend=counter, fullgraph=True)
+        for length in (5, 9, 12):
+            x, padding = torch.randn(2, length, 12, dtype=F64, requires_grad=True), torch.rand(2, length) > 0.7
+            leaves = [x, *layer.parameters()]
+            close(*(torch.autograd.grad(f(x, padding).square().sum(), leaves) for f in (compiled, run)))
+        assert counter.frame_count <= 3
 
 
 class TestLabeler:

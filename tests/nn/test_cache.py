@@ -16,8 +16,9 @@ from relgraph.impl.native import build
 from relgraph.impl.native.prepared import _AllPairs
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import DenseLabels
-from relgraph.nn import KVCache, LayerCache, RelationAttention, StackCache
+from relgraph.nn import KVCache, LayerCache, RelationAttention, RelationEncoder, StackCache
 from tests.cases import KINDS
+from tests.layers import encoder_layer
 
 from .helpers import F64, close, fill_tables
 
@@ -419,17 +420,17 @@ class TestStorage:
         assert repr(LayerCache()) == "LayerCache(KVCache(0 keys), KVCache(0 keys, static))"
         assert repr(StackCache(KVCache(), KVCache())) == "StackCache(2 layers, 0 keys)"
 
-    def test_compiled_step(self):
-        layer = make(impl="dense")
-        counter = CompileCounterWithBackend("eager")
+    def test_compiled_steps_of_a_stack(self):
+        torch.manual_seed(0)
+        layer = fill_tables(encoder_layer(12, 3, 20, labeler=LABELER, dtype=F64, impl="dense")).eval()
+        stack, counter = RelationEncoder(layer, 2), CompileCounterWithBackend("eager")
 
         @torch.no_grad()
         def step(x, cache):
-            past = len(cache)
-            return layer(x, labels=LABELER(1, past + 1, q_offset=past), is_causal=True, cache=cache)
+            return stack(x, is_causal=True, cache=cache)
 
         compiled = torch.compile(step, backend=counter, fullgraph=True)
-        mine, theirs = KVCache(16), KVCache(16)
+        mine, theirs = stack.new_cache(16), stack.new_cache(16)
         for _ in range(4):
             x = torch.randn(2, 1, 12, dtype=F64)
             close(compiled(x, mine), step(x, theirs))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from relgraph.labelers import ClippedDistance, FromFunction, Window, dependency_relations
 from relgraph.nn import RelationEncoder, RelationEncoderLayer, RelationTables
@@ -125,6 +126,14 @@ class TestLabels:
 
 
 class TestModule:
+    def test_checkpointing(self):
+        layer, x = make().train(), torch.randn(2, 6, 12, dtype=F64, requires_grad=True)
+        grads = []
+        for run in (layer, lambda x: checkpoint(layer, x, use_reentrant=False)):
+            torch.manual_seed(1)  # of dropout
+            grads.append(torch.autograd.grad(run(x).square().sum(), [x, *layer.parameters()]))
+        close(*grads)
+
     def test_repr(self):
         first = repr(make(norm_first=True)).split("\n")[1]
         assert first == "  norm_first=True, activation=relu"

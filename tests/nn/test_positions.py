@@ -9,6 +9,7 @@ import pickle
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from relgraph.nn import LearnedPositions, SinusoidalPositions
 
@@ -52,6 +53,16 @@ def test_nothing_is_saved_and_everything_is_copied():
         assert torch.equal(other.eval()(x), positions.eval()(x))
     assert positions.train()(torch.ones(50, 4)).eq(0).float().mean() == pytest.approx(0.5, abs=0.15)
     assert repr(positions) == "SinusoidalPositions(\n  4\n  (dropout): Dropout(p=0.5, inplace=False)\n)"
+
+
+@pytest.mark.parametrize("make", [lambda: SinusoidalPositions(4), lambda: LearnedPositions(4, 20)])
+def test_compiled_for_all_lengths(make):
+    counter, positions = CompileCounterWithBackend("eager"), make()
+    compiled = torch.compile(positions, backend=counter, fullgraph=True)
+    for length in (3, 8, 5, 13):
+        x = torch.randn(2, length, 4)
+        torch.testing.assert_close(compiled(x), positions(x))
+    assert counter.frame_count <= 2
 
 
 class TestLearned:

@@ -94,6 +94,19 @@ def test_both_ways_agree_with_all_gradients(options, graph):
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize("impl", ["native", pytest.param("triton", marks=pytest.mark.cuda)])
+def test_kernels_give_what_the_layer_gives_without_them(impl, graph):
+    if impl == "triton":
+        pytest.importorskip("triton", reason="triton is not installed")
+    device = "cuda" if impl == "triton" and torch.cuda.is_available() else "cpu"
+    plain, fused = (RelationConv(5, 3, heads=2, num_relations=R, impl=one).to(device) for one in ("edges", impl))
+    fused.load_state_dict(plain.state_dict())
+    x, edge_index, edge_type = (one.to(device) for one in graph)
+    found = [outputs_and_grads(conv, x.float(), edge_index, edge_type, None) for conv in (plain, fused)]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+
+
 def test_permutations_and_isolated_nodes(graph):
     x, edge_index, edge_type = graph
     conv = layer()
@@ -238,6 +251,18 @@ def outputs_and_grads(conv, x, edge_index, edge_type, attr):
     x = x.clone().requires_grad_()
     out = conv(x, edge_index, edge_type, attr)
     return [out, *torch.autograd.grad(out.sin().sum(), [x, *conv.parameters()])]
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_whole_for_any_number_of_edges(graph):
+    x, edge_index, edge_type = graph
+    conv, attr, order = layer(edge_dim=2), torch.randn(E, 2, dtype=F64), edge_index[1].argsort(stable=True)
+    compiled = torch.compile(conv, backend="eager", fullgraph=True, dynamic=True)
+    for count in (E, 13):
+        here = order[:count]
+        given = x, edge_index[:, here], edge_type[here], attr[here]
+        for one, other in zip(outputs_and_grads(compiled, *given), outputs_and_grads(conv, *given), strict=True):
+            torch.testing.assert_close(one, other)
 
 
 @pytest.mark.usefixtures("fresh_compiler")

@@ -106,6 +106,12 @@ def test_a_batch_gives_its_graphs_back(transform):
     assert_same(relation_labels(again, transform), relation_labels(Batch.from_data_list(labeled[::-1]), transform))
 
 
+def test_loader_with_a_worker():
+    transform = AddRelationLabels(LABELERS[-1])
+    for batch in DataLoader([transform(data) for data in GRAPHS], batch_size=4, num_workers=1, follow_batch=["rel"]):
+        assert_same(relation_labels(batch, transform), transform.labeler(from_data(batch)))
+
+
 def test_survives_pickle_and_copies(transform):
     batch = Batch.from_data_list([transform(data) for data in GRAPHS])
     wanted = relation_labels(batch, transform)
@@ -126,6 +132,15 @@ def test_moves_with_the_data(transform):
     labels = relation_labels(batch, transform)
     assert labels.device in (torch.device("meta"), None)
     assert (labels.q_len, labels.num_labels) == (16, transform.labeler.num_labels)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_moves_to_a_gpu(transform):
+    batch = Batch.from_data_list([transform(data) for data in GRAPHS])
+    labels = relation_labels(batch.pin_memory().to("cuda", non_blocking=True), transform)
+    assert str(labels.device) in ("cuda:0", "None")
+    assert_same(labels.to("cpu"), relation_labels(batch, transform))
 
 
 def test_is_stored_small_and_flat_under_any_name():

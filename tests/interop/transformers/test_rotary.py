@@ -292,7 +292,7 @@ def query_of(module, angles, monkeypatch):
     """What a module hands to its attention function, which stops its forward."""
 
     def stop(_, query, *__, **___):
-        raise StopIteration(query)
+        raise StopIteration("here", query)
 
     monkeypatch.setattr(transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS, "get_interface", lambda *_: stop)
     size = next(one.in_features for one in module.modules() if hasattr(one, "in_features"))
@@ -302,9 +302,9 @@ def query_of(module, angles, monkeypatch):
     for name, one in inspect.signature(inspect.unwrap(type(module).forward)).parameters.items():
         if name in known or (one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD):
             given[name] = known.get(name) if name != "self" else module
-    with pytest.raises(StopIteration) as caught:
+    with pytest.raises(StopIteration, match="here") as caught:
         inspect.unwrap(type(module).forward)(**given)
-    return caught.value.args[0]
+    return caught.value.args[1]
 
 
 @pytest.mark.slow
