@@ -100,18 +100,22 @@ def other_families(quick: bool) -> list[Case]:
     long = t5 | {"d_model": 768, "d_ff": 2048, "num_heads": 12, "encoder_attention_type": "local"}
     xlnet = {"vocab_size": 100, "d_model": 768, "n_head": 12, "d_inner": 3072, "n_layer": few["num_hidden_layers"]}
     both, eager, n = ("eager", "sdpa"), ("eager",), 40 if quick else 500
+    text, side = (40, 32) if quick else (512, 224)  # tokens, and pixels of an image in patches of 16
+    patches = (side // 16) ** 2
     made = [
-        Case("MPNet-base, two layers", "384", partial(_model, "MPNetModel", "MPNetConfig", few),
-             lambda: _tokens(384), eager),
-        Case("LayoutLMv3-base, two layers", "512 + 197",
-             partial(_model, "LayoutLMv3Model", "LayoutLMv3Config", few | {"max_position_embeddings": 514}),
-             lambda: _tokens(512) | {"bbox": _boxes(512), "pixel_values": _image(224)}, both),
-        Case("UDOP-large encoder, two layers", "512 + 196", partial(_model, "UdopEncoderModel", "UdopConfig", t5),
-             lambda: _tokens(512) | {"bbox": _boxes(512) / 1000, "pixel_values": _image(224)}, both, rounds=5),
+        Case("MPNet-base, two layers", str(min(text, 384)), partial(_model, "MPNetModel", "MPNetConfig", few),
+             lambda: _tokens(min(text, 384)), eager),
+        Case("LayoutLMv3-base, two layers", f"{text} + {patches + 1}",
+             partial(_model, "LayoutLMv3Model", "LayoutLMv3Config",
+                     few | {"max_position_embeddings": 514, "input_size": side}),
+             lambda: _tokens(text) | {"bbox": _boxes(text), "pixel_values": _image(side)}, both),
+        Case("UDOP-large encoder, two layers", f"{text} + {patches}",
+             partial(_model, "UdopEncoderModel", "UdopConfig", t5 | {"image_size": side}),
+             lambda: _tokens(text) | {"bbox": _boxes(text) / 1000, "pixel_values": _image(side)}, both, rounds=5),
         Case("LongT5-base encoder, two layers", "2048", partial(_model, "LongT5EncoderModel", "LongT5Config", long),
              lambda: _tokens(40 if quick else 2048), eager),
-        Case("XLNet-base, two layers", "512", partial(_model, "XLNetModel", "XLNetConfig", xlnet),
-             lambda: _tokens(512), eager),
+        Case("XLNet-base, two layers", str(text), partial(_model, "XLNetModel", "XLNetConfig", xlnet),
+             lambda: _tokens(text), eager),
     ]  # fmt: skip
     for size in (96,) if quick else (384, 640):
         options = {"image_size": size, "num_hidden_layers": 2, "use_relative_position_bias": True}
