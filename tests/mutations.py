@@ -371,6 +371,12 @@ DICTS = (
 )
 
 
+def _unlike(value: dict[Any, Any]) -> Iterator[Any]:
+    """The keys without those of tensors that have the shape of an earlier one."""
+    shapes = {item.shape: key for key, item in reversed(value.items()) if isinstance(item, Tensor)}
+    return (key for key, item in value.items() if not isinstance(item, Tensor) or shapes[item.shape] == key)
+
+
 def mutations_of(value: Any) -> Iterator[Mutation]:
     """The mutations that apply to a value, by its kind."""
     if isinstance(value, bool):
@@ -404,7 +410,7 @@ def mutations_of(value: Any) -> Iterator[Mutation]:
             yield from map(_last_spoiled, NONSENSE)
     elif type(value) is dict:
         yield from DICTS
-        for key in value:
+        for key in _unlike(value):
             yield from (_one_spoiled(key, mutation) for mutation in mutations_of(value[key]))
     elif callable(value) and not isinstance(value, nn.Module):
         yield from FUNCTIONS

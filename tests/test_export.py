@@ -88,9 +88,8 @@ def test_a_loaded_program_needs_no_relgraph(tmp_path):
 
 
 def packaged(program, folder):
-    """The function of a package of AOTInductor; without the optimizations of the C++ compiler, which take half the time."""
-    path, options = str(folder / "model.pt2"), {"aot_inductor.debug_compile": True}
-    package = torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=options)
+    """The function of a package of AOTInductor."""
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
     return torch._inductor.aoti_load_package(package)
 
 

@@ -64,7 +64,7 @@ def biases(model, inputs):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("length", [1, 20, 150])
+@pytest.mark.parametrize("length", [1, 150])
 def test_models_answer_as_with_their_own(name, length):
     model = test_t5.tiny(name)
     inputs = test_t5.inputs_of(length, min(length, 17))

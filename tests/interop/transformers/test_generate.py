@@ -207,11 +207,11 @@ RELATED = {
     "BartForConditionalGeneration": BART,
     "T5ForConditionalGeneration": test_relations.FAMILIES["T5ForConditionalGeneration"],
 }
-GENERATE = [(name, beams, cache) for name in RELATED for beams, cache in ((1, None), (2, None), (1, "static"))]
+WAYS = ((1, None, False), (2, None, False), (1, "static", False), (1, None, True), (1, "static", True))
 
 
-@pytest.mark.parametrize("by_length", [False, True], ids=["labels", "distances"])
-@pytest.mark.parametrize(("name", "beams", "cache"), GENERATE)
+@pytest.mark.parametrize(("beams", "cache", "by_length"), WAYS)
+@pytest.mark.parametrize("name", RELATED)
 def test_a_model_with_relations_generates_with_a_cache_as_without(name, beams, cache, by_length):
     base = re.sub("For.*|LMHeadModel", "", name)
     config = getattr(transformers, f"{base}Config")(**RELATED[name])

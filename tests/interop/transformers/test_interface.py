@@ -118,35 +118,6 @@ def test_tables_of_a_module_that_had_none():
     torch.testing.assert_close(seen.detach(), wanted.transpose(1, 2))
 
 
-@pytest.mark.parametrize("cache", [None, "static"])
-@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Gemma2ForCausalLM", "BartForConditionalGeneration"])
-def test_tables_generate_with_a_cache_as_without(name, cache):
-    inputs = inputs_of(right=0)
-    del inputs["labels"]
-    if name.startswith("Bart"):
-        sizes = {"d_model": 16, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 30}
-        sizes |= {"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-        sizes |= {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
-        config = transformers.BartConfig(**sizes, forced_eos_token_id=None, attn_implementation="relgraph")
-        model = judge.randomized(transformers.BartForConditionalGeneration(config))
-        layers = model.model.decoder.layers
-        inputs["decoder_input_ids"] = torch.randint(4, 30, (2, 3))  # several at once, then one by one
-    else:
-        model = made(name, "relgraph")
-        layers = model.model.layers
-    for layer in layers:
-        ours.Relation(rg.ClippedDistance(3), 4).attach(layer.self_attn)
-        for rows in layer.self_attn.relation.parameters():
-            torch.nn.init.normal_(rows, std=2.0)
-    options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False}
-    options |= {"return_dict_in_generate": True, "output_scores": True}
-    wanted = model.generate(**inputs, **options, use_cache=False)
-    found = model.generate(**inputs, **options, cache_implementation=cache)
-    assert torch.equal(found.sequences, wanted.sequences)
-    for one, two in zip(found.scores, wanted.scores, strict=True):
-        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
-
-
 def test_where_queries_are_among_the_keys():
     relation = ours.Relation(rg.ClippedDistance(2), 4)
     whole = rg.ClippedDistance(2)(9).to_dense()[0]
