@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import distributed
@@ -99,11 +101,22 @@ def test_local_map_is_the_way(mesh):
     torch.testing.assert_close(attend(shared).to_local(), rg.relation_attention(x, x, x, labels, table, table))
 
 
-def stack(*, shared=True, **options):
-    """Make two layers that share their tables, from the same seed each time."""
+def stack(**options):
+    """Make two layers with these options, from the same seed each time."""
     torch.manual_seed(0)
-    tables = rg.RelationTables(5, 8, names=LABELER.names, **options) if shared else ("key", "value")
-    return rg.RelationEncoder(encoder_layer(32, 4, 64, 0.0, labeler=LABELER, tables=tables), 2)
+    return rg.RelationEncoder(encoder_layer(32, 4, 64, 0.0, labeler=LABELER, **options), 2)
+
+
+def shared(**options):
+    """Make two layers that share their tables."""
+    torch.manual_seed(0)
+    return stack(tables=rg.RelationTables(5, 8, names=LABELER.names, **options))
+
+
+def additive(**options):
+    """Make two layers with a score and maps of values each."""
+    torch.manual_seed(0)
+    return stack(score=rg.score.Additive.learned(4, 8), **options)
 
 
 def tables_of(model):
@@ -146,33 +159,20 @@ def train(model, x):
     return [z.detach(), *(p.detach() for p in whole)]
 
 
-@pytest.mark.parametrize("options", [{}, {"frozen": 1}, {"tied": True}], ids=["free", "frozen", "tied"])
-@pytest.mark.parametrize("shard", SHARDINGS)
-def test_shared_tables_train_under_fsdp(mesh, shard, options):
-    sharded, plain, x = stack(**options), stack(**options), torch.randn(2, 7, 32)
+WHOLE = [(shard, partial(shared, **how)) for shard in SHARDINGS for how in ({}, {"frozen": 1}, {"tied": True})]
+WHOLE += [(shard_layers, stack)]
+WHOLE += [
+    (shard_layers, partial(additive, value_map=value_map, impl=impl))
+    for value_map in (True, 2) for impl in ("dense", "chunked")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shard", "make"), WHOLE)
+def test_they_train_under_fsdp_as_on_one_process(mesh, shard, make):
+    """Shared tables, free, frozen and tied; and tables, scores and maps that each layer has for itself."""
+    sharded, plain, x = make(), make(), torch.randn(2, 7, 32)
     shard(sharded, mesh)
-    for got, wanted in zip(train(sharded, x), train(plain, x), strict=True):
-        torch.testing.assert_close(got, wanted)
-
-
-def test_layers_with_tables_of_their_own_are_sharded_one_by_one(mesh):
-    sharded, plain, x = stack(shared=False), stack(shared=False), torch.randn(2, 7, 32)
-    shard_layers(sharded, mesh)
-    for got, wanted in zip(train(sharded, x), train(plain, x), strict=True):
-        torch.testing.assert_close(got, wanted)
-
-
-@pytest.mark.parametrize("value_map", [True, 2])
-@pytest.mark.parametrize("impl", ["dense", "chunked"])
-def test_scores_and_maps_of_a_layer_are_sharded_with_it(mesh, impl, value_map):
-    def build():
-        torch.manual_seed(0)
-        own = {"score": rg.score.Additive.learned(4, 8), "value_map": value_map, "impl": impl}
-        return rg.RelationEncoder(encoder_layer(32, 4, 64, 0.0, labeler=LABELER, **own), 2)
-
-    sharded, plain, x = build(), build(), torch.randn(2, 7, 32)
-    shard_layers(sharded, mesh)
-    assert isinstance(sharded.layers[0].self_attn.score.weight, DTensor)
+    assert all(isinstance(p, DTensor) for p in sharded.parameters())
     for got, wanted in zip(train(sharded, x), train(plain, x), strict=True):
         torch.testing.assert_close(got, wanted)
 
@@ -188,7 +188,7 @@ def _one_of_two(rank, path):
     distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=2)
     mesh, x = init_device_mesh("cpu", (2,)), torch.load(f"{path}/x.pt")
     for shard in SHARDINGS:
-        model = stack()
+        model = shared()
         shard(model, mesh)
         z, *parameters = train(model, x[rank : rank + 1])
         if rank == 0:
@@ -201,7 +201,7 @@ def test_two_ranks_train_as_one(tmp_path):
     x = torch.randn(2, 7, 32)
     torch.save(x, tmp_path / "x.pt")
     torch.multiprocessing.spawn(_one_of_two, (str(tmp_path),), nprocs=2)
-    z, *parameters = train(stack(), x)
+    z, *parameters = train(shared(), x)
     for shard in SHARDINGS:
         mine, *got = torch.load(tmp_path / f"{shard.__name__}.pt")
         torch.testing.assert_close(mine, z[:1])

@@ -422,36 +422,23 @@ def throws(request):
     return ctypes.cast(function, ctypes.c_void_p).value, *THROWS[request.param]
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_an_exception_of_a_task_is_raised_in_python(count, throws, threads, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "count", "name"), [("dense", 1, "relgraph"), ("dense", 2, "relgraph"), ("edges only", 2, "relgraph_edges")]
+)
+def test_an_exception_of_a_task_is_raised_in_python(kind, count, name, throws, threads, monkeypatch):
     """Whichever thread of the pool it comes in; the next call works."""
     threads(count)
     known, (address, error, why) = build.kernels(), throws
-    case = make(KINDS["dense"](70), heads=4, kv_heads=4, batch=1)
+    case = make(KINDS[kind](70), heads=4, kv_heads=4, batch=1)
     wanted = raw(case, "native")
-    with monkeypatch.context() as patch:
-        throwing = replace(known.found, gemm=dict.fromkeys((4, 8), address))
-        patch.setattr(build, "_known", replace(known, found=throwing))
-        with pytest.raises(error, match=f"impl='native' failed in relgraph_forward: {why}"):
-            raw(case, "native")
-    z = raw(case, "native")[0]
-    monkeypatch.setattr(build, "_known", replace(known, found=throwing))
-    with pytest.raises(error, match=f"impl='native' failed in relgraph_backward: {why}"):
-        z.sum().backward()
+    spoilt = {"gemm": dict.fromkeys((4, 8), address)} if kind == "dense" else {"parallel": address}
+    monkeypatch.setattr(build, "_known", replace(known, found=replace(known.found, **spoilt)))
+    with pytest.raises(error, match=f"impl='native' failed in {name}_forward: {why}"):
+        raw(case, "native")
+    with pytest.raises(error, match=f"impl='native' failed in {name}_backward: {why}"):
+        wanted[0].sum().backward()
     monkeypatch.undo()
     torch.testing.assert_close(raw(case, "native"), wanted)
-
-
-def test_an_exception_over_listed_pairs_is_raised_in_python(throws, threads, monkeypatch):
-    threads(2)
-    known, (address, error, why) = build.kernels(), throws
-    case = make(KINDS["edges only"](9), heads=2, kv_heads=2, batch=1)
-    z = raw(case, "native")[0]
-    monkeypatch.setattr(build, "_known", replace(known, found=replace(known.found, parallel=address)))
-    with pytest.raises(error, match=f"impl='native' failed in relgraph_edges_forward: {why}"):
-        raw(case, "native")
-    with pytest.raises(error, match=f"impl='native' failed in relgraph_edges_backward: {why}"):
-        z.sum().backward()
 
 
 @pytest.mark.parametrize("seed", range(80))

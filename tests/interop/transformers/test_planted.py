@@ -145,10 +145,6 @@ def test_adapters_save_relations(tmp_path):
         ours.add_relations(back, LABELS)
 
 
-def batch_rows(labels):
-    return labels.to_dense()[0].tolist()
-
-
 def on_side(side):
     """A collator that pads on this side."""
     return lambda given: {name: x.flip(1) if side == "left" else x for name, x in padded(given).items()}
