@@ -67,7 +67,8 @@ def cases(quick: bool) -> list[Case]:
     t5 = [512, 2048, 8192] if not quick else [40]
     deberta = [512, 2048] if not quick else [40]
     speech = [500, 1500, 3000] if not quick else [40]
-    made = [Case("T5-small encoder", str(n), _t5, lambda n=n: {"input_ids": torch.full((1, n), 5)},
+    vocabulary = 100 if quick else 32_128
+    made = [Case("T5-small encoder", str(n), partial(_t5, vocabulary), lambda n=n: {"input_ids": torch.full((1, n), 5)},
                  forward_only=n > 4096, rounds=3 if n > 4096 else 7) for n in t5]  # fmt: skip
     made += [Case("DeBERTa-v3-base layer", str(n), _deberta, lambda n=n: {
         "hidden_states": _states(n, 768), "attention_mask": torch.ones(1, n, dtype=torch.long)}, ("eager",),
@@ -251,10 +252,10 @@ def _states(length: int, width: int, batch: int = 1) -> Tensor:
     return torch.randn(batch, length, width, generator=torch.Generator().manual_seed(0))
 
 
-def _t5(way: str) -> nn.Module:
+def _t5(vocabulary: int, way: str) -> nn.Module:
     from transformers import T5Config, T5EncoderModel
 
-    return T5EncoderModel(T5Config(dropout_rate=0.0, attn_implementation=way))
+    return T5EncoderModel(T5Config(vocab_size=vocabulary, dropout_rate=0.0, attn_implementation=way))
 
 
 def _t5_base(layers: int, way: str) -> nn.Module:
