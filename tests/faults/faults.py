@@ -22,6 +22,8 @@ class Fault(NamedTuple):
 
 SAME = "tests/impl/test_same_meaning.py"
 CPP = "relgraph/impl/native/"
+GENERATE = "tests/interop/transformers/test_generate.py::test_a_model_with_relations_generates_with_a_cache_as_without"
+HEADS = "tests/distributed/test_heads.py::test_two_processes"
 
 # fmt: off
 FAULTS = (
@@ -45,7 +47,7 @@ FAULTS = (
         "part of dropout", "a part of a larger call forgets with which head of it it begins, and draws another mask",
         "relgraph/call/check.py", "((drawn.batch, drawn.head, 0, 0), drawn.seed)",
         "((drawn.batch, 0, 0, 0), drawn.seed)",
-        "tests/distributed/test_heads.py",
+        HEADS,
     ),
     # ---- plans ----
     Fault(
@@ -200,7 +202,7 @@ FAULTS = (
     Fault(
         "region of other threads", "leaving a region forgets the region around it",
         "relgraph/functional/region.py", "        _current.set(before)\n", "        _current.set(None)\n",
-        "tests/distributed/test_context.py tests/distributed/test_layers.py tests/distributed/test_misuse.py",
+        "tests/distributed/test_misuse.py::test_processes_answer_or_refuse_alike",
     ),
     Fault(
         "choice", "the rule chooses by size also for a part of a larger call, whose dropout must be drawn alike",
@@ -331,18 +333,18 @@ FAULTS = (
     Fault(
         "mask of a static cache", "a mask is cut to the last keys where a static cache has more room",
         "relgraph/interop/transformers/common.py", "mask = mask[..., :keys]", "mask = mask[..., -keys:]",
-        "tests/interop/transformers/test_generate.py",
+        GENERATE,
     ),
     Fault(
         "added relations", "a step of decoding with a cache and no mask takes the first position for its query",
         "relgraph/interop/transformers/relation.py", "return k_len - q_len if q_len == 1 else 0", "return 0",
-        "tests/interop/transformers/test_relations.py tests/interop/transformers/test_generate.py",
+        GENERATE,
     ),
     Fault(
         "evicted keys", "labels are those of the first keys where a sliding window keeps the last ones",
         "relgraph/interop/transformers/relation.py", "labels.cols(labels.k_len - keys, labels.k_len)",
         "labels.cols(0, keys)",
-        "tests/interop/transformers/test_generate.py::test_a_model_with_relations_generates_with_a_cache_as_without",
+        GENERATE,
     ),
     # ---- several processes ----
     Fault(
@@ -354,13 +356,13 @@ FAULTS = (
     Fault(
         "shared gradients", "tensors that all parts share take the gradient of their own part, unsummed",
         "relgraph/distributed/tensors.py", "Partial() if role is not None and not is_split", "Replicate() if role is not None and not is_split",
-        "tests/distributed/test_heads.py",
+        HEADS,
     ),
     Fault(
         "split projections", "the gradient of an output that all processes hold counts once for each of them",
         "relgraph/distributed/head_parallel.py", "        return x.to_local() if",
         "        from torch.distributed.tensor import Partial\n        return x.to_local(grad_placements=[Partial()]) if",
-        "tests/distributed/test_heads.py::test_two_processes",
+        HEADS,
     ),
 )
 # fmt: on
