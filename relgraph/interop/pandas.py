@@ -207,7 +207,7 @@ class Database:
         if hide is not None:
             check.choice("hide", hide, tuple(column.name for column in self._columns[table]))
         first = self._starts[table] + row
-        limit = float(self._times[first]) if until is None else _time("until", until)
+        limit = float(self._times[first]) if until is None else _time(until)
         taken, count = self._walk(first, limit, most_cells, most, None if newest else draw)
         if not taken:
             raise ValueError(f"most_cells must be at least {count}, the cells of row {row}, got {most_cells}")
@@ -373,13 +373,13 @@ def _seconds(name: str, held: Any) -> np.ndarray[Any, Any]:
     return ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(1, "s")).to_numpy(np.float64)
 
 
-def _time(name: str, given: Any) -> float:
-    if not isinstance(given, (str, date, np.datetime64)):  # a number has no unit
-        raise TypeError(f"{name} must be a time, got {type(given).__name__}")
+def _time(until: Any) -> float:
+    if not isinstance(until, (str, date, np.datetime64)):  # a number has no unit
+        raise TypeError(f"until must be a time, got {type(until).__name__}")
     try:
-        return float(_seconds(name, pd.Series([given]))[0])
+        return float(_seconds("until", pd.Series([until]))[0])
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be a time, got {shown(given)}") from None
+        raise ValueError(f"until must be a time, got {shown(until)}") from None
 
 
 def _grouped(pairs: np.ndarray[Any, Any], rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -310,30 +310,9 @@ class Restriction(Composed):
         return self.parts[0]._why_never_unlabeled()
 
 
-@dataclass(frozen=True, repr=False)
-class Wrapped(Labeler):
-    """The base class of labelers with the labels of one other."""
-
-    labeler: Labeler
-
-    def __post_init__(self) -> None:
-        check_operand(type(self).__name__, self.labeler)
-
-    @property
-    def num_labels(self) -> int | tuple[int, ...]:
-        return self.labeler.num_labels
-
-    @property
-    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        return self.labeler.names
-
-    def _why_never_unlabeled(self) -> str | None:
-        return self.labeler._why_never_unlabeled()
-
-
 @final
 @dataclass(frozen=True, repr=False)
-class Dense(Wrapped):
+class Dense(Labeler):
     """``a.dense()``: the same labels with every id written out, N_q · N_k small integers; a sum stays a sum.
 
     Args:
@@ -351,6 +330,22 @@ class Dense(Wrapped):
                  [0, 1, 2],
                  [0, 0, 1]]], dtype=torch.int8)
     """
+
+    labeler: Labeler
+
+    def __post_init__(self) -> None:
+        check_operand("Dense", self.labeler)
+
+    @property
+    def num_labels(self) -> int | tuple[int, ...]:
+        return self.labeler.num_labels
+
+    @property
+    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+        return self.labeler.names
+
+    def _why_never_unlabeled(self) -> str | None:
+        return self.labeler._why_never_unlabeled()
 
     @property
     def _reads_lengths(self) -> bool:
