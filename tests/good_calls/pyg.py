@@ -376,7 +376,7 @@ GOOD_CALLS = {
     "from_hetero_data (num_nodes)": lambda: _hetero_holding("num_nodes", 3),
     "AddRelationLabels": lambda: Good(
         rg.pyg.AddRelationLabels,
-        {"labeler": rg.ShortestPath(2), "attr_name": "rel", "edge_type": "edge_type", "node_type": "node_type"},
+        {"labeler": rg.ShortestPath(2), "edge_type": "edge_type", "node_type": "node_type"},
         accepts={"edge_type": WORD, "node_type": WORD},
     ),
     "AddRelationLabels.forward": lambda: Good(_transform(), {"data": _data()}),
@@ -385,9 +385,7 @@ GOOD_CALLS = {
         {
             "data": Batch.from_data_list([_transform()(_data()), _transform()(_data())]),
             "by": _transform(),
-            "attr_name": "rel",
         },
-        also={"attr_name": ("data",)},
     ),
     "relation_labels (pair)": lambda: _stored("pair", torch.tensor([[0, 1], [1, 2], [2, 2]])),
     "relation_labels (label)": lambda: _stored("label", torch.tensor([0, 1, 0])),
