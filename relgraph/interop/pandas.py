@@ -85,7 +85,6 @@ class Database:
         text_codes: how many codes texts share.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: columns or tables that do not exist, primary keys that repeat, foreign keys without a row, or a
             column of times that holds none.
 
@@ -194,7 +193,6 @@ class Database:
             :class:`Sample`.
 
         Raises:
-            TypeError: an argument of the wrong kind.
             ValueError: a table, row or column that does not exist, a time that pandas cannot read, or a row with more
                 than ``most_cells`` cells.
         """

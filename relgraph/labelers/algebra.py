@@ -69,7 +69,6 @@ class Composed(Labeler):
             edges, and dense labels stay dense; ``+`` gives a sum of labels.
 
         Raises:
-            TypeError: an input that a part does not accept, or a part that did not return Labels.
             ValueError: an input that a part does not accept, or parts whose labels differ in pairs or offsets.
             NotImplementedError: parallel edges that each count, combined with labels that cannot keep them apart.
         """
@@ -118,7 +117,7 @@ class Composed(Labeler):
             Dense labels; for ``+`` a sum of them.
 
         Raises:
-            TypeError: a part that does not label positions, or positions that are not a tensor.
+            TypeError: a part that does not label positions.
             ValueError: positions that a part does not accept.
 
         Example:
@@ -153,7 +152,7 @@ class Product(Composed):
         parts: labelers with one label per pair.
 
     Raises:
-        TypeError: a part that is not a labeler, or is a sum.
+        TypeError: a part that is a sum.
         ValueError: fewer than two parts, or more than 2^20 labels.
 
     Example:
@@ -232,7 +231,7 @@ class Priority(Composed):
             without a label, which the next part labels: ``EdgeType(2, attend="all") | ShortestPath(4)``.
 
     Raises:
-        TypeError: a part that is not a labeler, or is a sum.
+        TypeError: a part that is a sum.
         ValueError: fewer than two parts, more than 2^20 labels, or a part before the last that labels every pair.
 
     Example:
@@ -318,9 +317,6 @@ class Dense(Labeler):
     Args:
         labeler: the labeler whose labels are written out.
 
-    Raises:
-        TypeError: ``labeler`` is not a labeler.
-
     Example:
         >>> labeler = rg.ClippedDistance(1).dense()
         >>> labeler.names
@@ -362,7 +358,6 @@ class Dense(Labeler):
             :class:`~relgraph.DenseLabels` with the labeler's ids, or a sum of them.
 
         Raises:
-            TypeError: an input that the labeler does not accept, or a result that is not Labels.
             ValueError: an input that the labeler does not accept, or parallel edges that each count.
         """
         labels = check_made(self.labeler, self.labeler(*args, **kwargs))

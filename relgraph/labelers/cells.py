@@ -38,7 +38,6 @@ class Cells:
             None for no limit.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: shapes that do not fit each other, or numbers of rows that do not exist.
 
     Example:

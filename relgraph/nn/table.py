@@ -131,7 +131,6 @@ class LabelTable(nn.Module):
             they have a batch axis: ``[B, 1 or H, R, D]`` or ``[B, 1 or H, R]``.
 
         Raises:
-            TypeError: the bank's output is not a Tensor.
             ValueError: features without a bank, a bank without features, or a bank's output of another shape.
         """
         if self.bank is not None:
@@ -192,7 +191,6 @@ class LabelTable(nn.Module):
             state: ``[number of bytes]``, uint8, from :meth:`~relgraph.nn.LabelTable.get_extra_state`.
 
         Raises:
-            TypeError: ``state`` is not a Tensor.
             ValueError: the names differ, or ``state`` is damaged.
         """
         self._check_saved_names("state", state)

@@ -403,7 +403,6 @@ class RelationTransformer(nn.Module):
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: as in :meth:`forward`, or a cache that is not a StackCache.
             ValueError: as in :meth:`forward`, or no memory before a cache holds it.
             NotImplementedError: a cache with packed ``memory_labels``, or a call that the implementation does not
                 support.

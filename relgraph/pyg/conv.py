@@ -221,7 +221,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             The new layer, with the device, dtype and training mode of ``conv``.
 
         Raises:
-            TypeError: not an RGATConv, or an option that this layer does not have.
             NotImplementedError: a softmax within each relation, multiplicative attention, a ``mod``, or another
                 ``aggr``, ``flow`` or ``decomposed_layers``; a subclass that computes in another way.
 
@@ -250,7 +249,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             The new layer, with the device, dtype and training mode of ``conv``.
 
         Raises:
-            TypeError: not an RGCNConv, or an option that this layer does not have.
             NotImplementedError: another ``aggr`` or ``decomposed_layers``; a subclass that computes in another way.
 
         Example:
@@ -397,7 +395,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             ``[E, H, C]``, the weighted value of every edge.
 
         Raises:
-            TypeError: a function given as ``score`` that gives no tensor.
             ValueError: one that gives another shape or dtype, or a result without a gradient.
         """
         if self.edge_states is not None:

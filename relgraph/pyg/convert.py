@@ -43,7 +43,6 @@ def from_transformer_conv(
         The new layer, with the device, dtype and training mode of ``conv``.
 
     Raises:
-        TypeError: not a TransformerConv, or an option that RelationConv does not have.
         ValueError: a lazy layer before its first call, ``edge_types`` of a layer without ``edge_dim``, or an ``aggr``
             that may hold weights.
         NotImplementedError: ``decomposed_layers`` other than 1.
@@ -91,7 +90,6 @@ def from_gatv2_conv(  # noqa: D417
         The new layer, with the device, dtype and training mode of ``conv``.
 
     Raises:
-        TypeError: not a GATv2Conv, or an option that RelationConv does not have.
         ValueError: as in :func:`~relgraph.pyg.from_transformer_conv`, or a negative slope below 0.
         NotImplementedError: ``decomposed_layers`` other than 1; ``edge_types`` of a layer whose self-loops are not
             filled with 0.
@@ -158,7 +156,6 @@ def from_gps_conv(
         The new layer, with the device, dtype and training mode of ``conv``.
 
     Raises:
-        TypeError: not a GPSConv, or an option that RelationGlobalAttention does not have.
         ValueError: unknown ``new_tables``, or an error of :class:`~relgraph.pyg.RelationGlobalAttention`.
         NotImplementedError: ``attn_type="performer"``, whose attention has no scores of pairs; an attention with
             ``add_bias_kv`` or ``add_zero_attn``.

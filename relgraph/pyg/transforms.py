@@ -78,7 +78,6 @@ class AddRelationLabels(BaseTransform):
             The same object, with the two attributes.
 
         Raises:
-            TypeError: not a Data, or a labeler that does not return Labels.
             ValueError: a batch, a graph that does not fit the labeler or :func:`~relgraph.pyg.from_data`, or other data
                 under the attributes' names.
             NotImplementedError: labels of a kind that cannot be stored, or that changes from graph to graph.

@@ -84,7 +84,6 @@ def add_relations(
         Which attention modules got relations, and which did not and why.
 
     Raises:
-        TypeError: a model that is not a ``PreTrainedModel``, or an argument of the wrong kind.
         ValueError: a model that has relations already; a layer that it does not have; unknown tables.
         NotImplementedError: a model without self-attention that goes through the interface, or with unknown arguments.
 
@@ -156,7 +155,6 @@ def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTra
         The model, in eval mode.
 
     Raises:
-        TypeError: an object that is not a labeler.
         ValueError: a model without relations, or without the name of its class; relations of a labeler of yours that
             is not given; a labeler with other labels.
 

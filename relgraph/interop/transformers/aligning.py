@@ -51,7 +51,7 @@ def align(
         A graph of the tokens, for several texts a packed batch; or labels of the tokens, one batch row per text.
 
     Raises:
-        TypeError: an encoding of a slow tokenizer, or a graph that is neither a Graph nor Labels.
+        TypeError: an encoding of a slow tokenizer.
         ValueError: pairs of texts with neither ``sequence`` nor ``spans``, more or fewer graphs than texts, a graph
             with more or fewer nodes than the text has words, packed graphs, spans that do not fit the nodes, or another
             choice of ``pieces`` or ``sequence``.

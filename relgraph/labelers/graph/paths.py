@@ -82,7 +82,6 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
         ``paths[ids]`` equals ``sequences``.
 
     Raises:
-        TypeError: ``sequences`` is not a tensor.
         ValueError: a wrong shape or dtype, an entry below -1, or a tensor on the device ``meta``.
 
     Example:
