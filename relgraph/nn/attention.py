@@ -105,7 +105,7 @@ class RelationAttention(Projections):
         edge_dim: F, the width of ``edge_attr``, or None. Listed pairs then also have U_k x_ij in their keys and U_v
             x_ij in their values, with two learned maps ``[H · D, F]``. With ``rotary``, the features meet the query
             before its turn.
-        edge_update: whether each call also returns the next vector of every edge, as in
+        edge_update: ``"relational"`` to return also the next vector of every edge, as in
             :class:`~relgraph.pyg.RelationConv`. Labels then list all pairs that attend, and only those; they have no
             ids.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
@@ -174,7 +174,7 @@ class RelationAttention(Projections):
         value_gate: bool = False,
         rotary: RotaryPositions | None = None,
         edge_dim: int | None = None,
-        edge_update: bool | str | RelationalEdges = False,
+        edge_update: str | RelationalEdges | None = None,
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -196,7 +196,7 @@ class RelationAttention(Projections):
         if isinstance(tables, RelationTables):
             self.tables = check_given(tables, num_labels, num_heads, self.head_dim)
         elif num_labels is None:
-            said = any(x is not None for x in (labeler, rotary, edge_dim)) or edge_update is not False
+            said = any(x is not None for x in (labeler, rotary, edge_dim, edge_update))
             check_without_labels(tables, said, "edge_dim")
             self.tables = None
         else:

@@ -108,9 +108,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_bases: K, if the full maps of all relations are combined from K bases each for keys, values and queries.
         num_blocks: the number of blocks, if full maps are block-diagonal.
         normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation.
-        edge_update: whether the layer also returns the next vector of every edge: False, or True or ``"relational"``
-            for :class:`~relgraph.nn.RelationalEdges`, or this module with options of its own. Its formulas take the
-            place of s, α and z above.
+        edge_update: ``"relational"`` to return also the next vector of every edge, by
+            :class:`~relgraph.nn.RelationalEdges`, or this module with options of its own. Its formulas take the place
+            of s, α and z above.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
 
@@ -161,7 +161,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_bases: int | None = None,
         num_blocks: int | None = None,
         normalize: str = "softmax",
-        edge_update: bool | str | RelationalEdges = False,
+        edge_update: str | RelationalEdges | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")

@@ -342,7 +342,6 @@ GOOD_CALLS = {
         rg.RelationAttention,
         {"embed_dim": 8, "num_heads": 2, "edge_dim": 3, "edge_update": "relational"},
         also=SIZES,
-        accepts={"edge_update": ("true",)},
     ),
     "RelationAttention.from_plain": lambda: Good(
         rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True), "tables": ()}

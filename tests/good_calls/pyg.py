@@ -154,7 +154,6 @@ GOOD_CALLS = {
     "RelationConv (edge states)": lambda: Good(
         rg.pyg.RelationConv,
         {"in_channels": 8, "out_channels": 4, "heads": 2, "edge_dim": 3, "edge_update": "relational"},
-        accepts={"edge_update": ("true",)},
     ),
     "RelationConv.forward (edge states)": lambda: Good(
         rg.pyg.RelationConv(8, 4, edge_dim=3, edge_update="relational"),

@@ -154,12 +154,10 @@ def check_edge_update(
     given: Any, edge_dim: int | None, heads: int, head_dim: int, width: int, place: dict[str, Any] | None = None
 ) -> RelationalEdges | None:
     """The edge states that ``edge_update`` asks for, or None; ``width`` is that of the new nodes."""
-    if given is False:
+    if given is None:
         return None
-    if not isinstance(given, (bool, str, RelationalEdges)):
-        raise TypeError(
-            f"edge_update must be a bool, 'relational' or rg.nn.RelationalEdges, got {type(given).__name__}"
-        )
+    if not isinstance(given, (str, RelationalEdges)):
+        raise TypeError(f"edge_update must be 'relational' or rg.nn.RelationalEdges, got {type(given).__name__}")
     if isinstance(given, str):
         check.choice("edge_update", given, ("relational",))
     if edge_dim is None:
