@@ -63,7 +63,7 @@ def from_state_dict(
     """Make the encoder of BERT, RoBERTa or ELECTRA from a state dict; return it with the labeler of its distances.
 
     The names are those of transformers 4. ``distance_embedding`` has a row for each i - j, query minus key; here rows
-    count j - i, so they are flipped. The number of heads follows from the width of a row. With ``relative_key_query``
+    count j - i, so they are flipped. The number of heads follows from the width of rows. With ``relative_key_query``
     the query table begins as a copy of the key table; further training may change each.
 
     Args:
@@ -115,8 +115,7 @@ def from_state_dict(
     heads, rest = divmod(width, table.shape[1])
     if rest or table.shape[0] % 2 == 0:
         raise ValueError(
-            f"state must have 2P - 1 rows that are as wide as a head of {width} numbers as its distance_embedding, "
-            f"got shape {list(table.shape)}"
+            f"state must have 2P - 1 rows whose width divides {width} as its distance_embedding, got {list(table.shape)}"
         )
     tables, labeler = tables_of(table, position_embedding_type)
     attention = RelationAttention(width, heads, dropout, labeler=labeler, tables=tuple(tables), **place)

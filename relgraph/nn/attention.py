@@ -78,7 +78,7 @@ class RelationAttention(Projections):
         kdim: width of the keys, E by default.
         vdim: width of the values, E by default.
         num_kv_heads: number of key and value heads, which must divide H; H by default.
-        head_dim: D, the size of a head, E / H by default.
+        head_dim: D, the size of each head, E / H by default.
         scale: factor on the score terms that hold a vector; by default that of :func:`~relgraph.relation_attention`,
             1/√D, and 1 for additive scores.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[R, D]`` each) and ``"bias"`` (``[R]``);

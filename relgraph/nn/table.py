@@ -41,7 +41,7 @@ class LabelTable(nn.Module):
 
     Args:
         num_labels: R, the number of labels. None with a bank, when every batch has its own labels.
-        dim: D, the size of a row; None for a bias table, whose rows are scalars.
+        dim: D, the size of each row; None for a bias table, whose rows are scalars.
         heads: H for separate rows per head; None for rows that all heads share.
         names: the name of each label, R different strings.
         frozen: a label whose row is zero and stays zero: it gets no gradient, and loading does not change it.

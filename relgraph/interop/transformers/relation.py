@@ -34,7 +34,7 @@ class Relation(nn.Module):
     Args:
         labeler: the labeler of the tables. One that reads lengths, such as :class:`~relgraph.ClippedDistance`, labels
             each call; for all others the model gets ``relation_labels=``.
-        dim: D, the size of a head.
+        dim: D, the size of each head.
         heads: H, needed only with ``per_head``.
         kinds: which tables there are, as in :class:`~relgraph.RelationTables`.
         per_head: whether each head has its own rows.

@@ -36,7 +36,7 @@ class RelationalEdges(nn.Module):
     Args:
         edge_dim: F, the width of a state.
         heads: H.
-        head_dim: C, the size of a head.
+        head_dim: C, the size of each head.
         width: the width of the new nodes, H · C by default.
         hidden: the width of the rows of W_1 and W_3, 2F by default.
         device: device of the parameters.
