@@ -309,7 +309,7 @@ class Graph:
             first, second, *_ = source[target == node].tolist()
             twice = f": the edge {first} -> {node} is there twice" if first == second else ""
             raise ValueError(f"graph must be a tree, got node {node} with the parents {first} and {second}{twice}")
-        parents = torch.full((self.num_nodes,), -1, device=self.device).scatter(0, target, source)
+        parents = torch.full((self.num_nodes,), -1, device=self.device).scatter(0, target, source)  # [N]
         here = torch.arange(self.num_nodes, device=self.device)
         above = torch.where(parents < 0, here, parents)
         for _ in range(self.num_nodes.bit_length()):  # each round looks twice as far up
@@ -317,7 +317,7 @@ class Graph:
         cyclic = parents[above] >= 0
         if bool(cyclic.any()):
             raise ValueError(f"graph must be a tree, got a cycle through node {int(above[cyclic][0])}")
-        roots = (parents < 0).nonzero()[:, 0]
+        roots = (parents < 0).nonzero()[:, 0]  # [roots]
         home = self.graph_of()[roots]
         twice = (home[1:] == home[:-1]).nonzero()
         if not forest and twice.numel():

@@ -109,13 +109,13 @@ def from_state_dict(
             raise ValueError(f"state[{prefix + name!r}] must have {dim} dimensions, got shape {list(tensor.shape)}")
         return tensor
 
-    table = get(f"layer.0.{TABLE}", 2)
+    table = get(f"layer.0.{TABLE}", 2)  # [2P - 1, D]
     inner, width = get("layer.0.intermediate.dense.weight", 2).shape
     place: Any = {"device": table.device, "dtype": table.dtype}
     heads, rest = divmod(width, table.shape[1])
     if rest or table.shape[0] % 2 == 0:
         raise ValueError(
-            f"state must have 2P - 1 rows whose width divides {width} as its distance_embedding, got {list(table.shape)}"
+            f"distance_embedding of state must have 2P - 1 rows whose width divides {width}, got {list(table.shape)}"
         )
     tables, labeler = tables_of(table, position_embedding_type)
     attention = RelationAttention(width, heads, dropout, labeler=labeler, tables=tuple(tables), **place)

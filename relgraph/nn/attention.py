@@ -454,7 +454,7 @@ class RelationAttention(Projections):
                 inputs = inputs._replace(padding=region.all_keys(inputs.padding))
         own: RelationTables | None = self.tables
         tables: dict[str, Any] = {} if own is None else own(given["bank_features"])
-        query, key, value, mask = self._project(inputs, cache)
+        query, key, value, mask = self._project(inputs, cache)  # [B, H, N, D] or packed [T, H, D]
         content_bias, position_bias, plain = self.content_bias, self.position_bias, query
         if self.rotary is not None:
             table = tables.pop("key_table", None)

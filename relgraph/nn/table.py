@@ -106,7 +106,7 @@ class LabelTable(nn.Module):
             assert num_labels is not None
             check.parameter_size(num_labels=num_labels, dim=dim or 1, heads=heads or 1)
             shape = [size for size in (heads, num_labels, dim) if size is not None]
-            rows = nn.Parameter(torch.empty(shape, **factory))
+            rows = nn.Parameter(torch.empty(shape, **factory))  # [R, D], [H, R, D] or, of scalars, [R], [H, R]
         self.register_parameter("rows", rows)
         self.reset_parameters()
 

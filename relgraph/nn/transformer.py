@@ -434,7 +434,7 @@ class RelationTransformer(nn.Module):
                     f"memory_ptr must be the borders of {tgt.shape[0]} graphs, as memory has shape "
                     f"{list(memory.shape)} and tgt {list(tgt.shape)}, got None"
                 )
-            memory = memory[None]
+            memory = memory[None]  # [1, M, E]
             if isinstance(memory_key_padding_mask, Tensor):
                 memory_key_padding_mask = memory_key_padding_mask[None]
         layer: Any = self.decoder.layers[0]

@@ -113,7 +113,7 @@ def from_gatv2_conv(  # noqa: D417
         )
     slope = conv.negative_slope
     activation = "leaky_relu" if slope == 0.2 else LeakyReLU(slope)
-    attention = conv.att.detach()[0].clone()
+    attention = conv.att.detach()[0].clone()  # [H, C]
     loops = conv.add_self_loops and SelfLoops("mean" if edge_types or conv.edge_dim is None else fill)
     tied = ("value", "query") if conv.share_weights else ("value",)
     made = RelationConv(

@@ -143,7 +143,7 @@ class RelationGlobalAttention(nn.Module):
                 ptr = borders(data, x.shape[0])
         elif batch is not None:
             _check_batch(batch, check_nodes("x", x, self.channels))
-            ptr = borders_of(batch) if labels is None or check.can_look_at_data(batch) else None
+            ptr = borders_of(batch) if labels is None or check.can_look_at_data(batch) else None  # [G + 1]
         else:
             check_nodes("x", x, self.channels)
         if labels is None and labeler is not None:

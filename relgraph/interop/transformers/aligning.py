@@ -110,7 +110,7 @@ def _aligned(text: Any, graph: Any, spans: Any, whole: list[Any], pieces: str, s
     numbers = {one for one in text.sequence_ids if one is not None}
     if len(numbers) > 1 and sequence is None and spans is None:
         raise ValueError("sequence must be 0 or 1 for a pair of texts, which of both graph is of, got None")
-    words = torch.tensor(list(_words(text, spans, nodes, sequence)), dtype=torch.long)
+    words = torch.tensor(list(_words(text, spans, nodes, sequence)), dtype=torch.long)  # [tokens]
     found = (one for part in whole or [text] for one in _words(part, None, nodes, sequence))
     count = nodes if spans is not None else 1 + max(found, default=-1)
     if count > nodes or (whole and count < nodes):

@@ -117,7 +117,7 @@ class FromFunction(Labeler):
         device = q_offset.device if isinstance(q_offset, Tensor) else None
         i, j = torch.arange(q_len, device=device), torch.arange(k_len, device=device)
         if isinstance(q_offset, Tensor) and q_offset.dim() == 1:
-            i = i + q_offset[:, None]
+            i = i + q_offset[:, None]  # [B, N_q]
         elif q_offset is not None:
             i = i + q_offset
         return by_function(fn, (i,), (j,), self.num_labels)
