@@ -128,7 +128,10 @@ class Database:
                 raise TypeError(f"foreign_keys must have keys (table, column), got {shown(place)}")
         for what, columns in (("primary_keys", keys.items()), ("foreign_keys", links), ("times", dated.items())):
             for table, column in columns:
-                self._check_column(what, table, column)
+                if table not in self._frames:
+                    raise ValueError(f"{what} must name one of the tables {self._names}, got {shown(table)}")
+                if not isinstance(column, str) or column not in self._frames[table].columns:
+                    raise ValueError(f"{what} must name a column of {table!r}, got {shown(column)}")
         sizes = [len(frame) for frame in self._frames.values()]
         self._starts = dict(zip(self._frames, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
         self._rows = sum(sizes)
@@ -292,12 +295,6 @@ class Database:
     def _of(self, table: str) -> slice:
         start = self._starts[table]
         return slice(start, start + len(self._frames[table]))
-
-    def _check_column(self, what: str, table: Any, column: Any) -> None:
-        if table not in self._frames:
-            raise ValueError(f"{what} must name one of the tables {self._names}, got {shown(table)}")
-        if not isinstance(column, str) or column not in self._frames[table].columns:
-            raise ValueError(f"{what} must name a column of {table!r}, got {shown(column)}")
 
     def _read_links(self, keys: Mapping[str, str], links: Mapping[tuple[str, str], str]) -> tuple[Any, Any]:
         """(parent row, child row) of all foreign keys, ``[2, P]``, and the place of each one's foreign key."""

@@ -67,7 +67,7 @@ def from_transformer_conv(
         decomposed_layers=conv.decomposed_layers, **kwargs,
     ).to(weight.device, weight.dtype)  # fmt: skip
     same = ("lin_key", "lin_query", "lin_value", "lin_skip", "lin_beta", "lin_edge")
-    return _with_weights(made, conv, dict(zip(same, same, strict=True)), edge_types)
+    return _with_weights(made, conv, {name: name for name in same}, edge_types)
 
 
 def from_gatv2_conv(  # noqa: D417

@@ -192,7 +192,8 @@ def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTra
 def restore_relations(model: PreTrainedModel) -> None:
     """Add to a model that is being made the relations of its configuration; those of models within it are there."""
     entry = getattr(model.config, saved.ENTRY, None)
-    if entry is None or _is_decoder_of_two(model):
+    # the decoder of an encoder–decoder is made with a copy of its configuration
+    if entry is None or (getattr(model, "is_decoder", False) and getattr(model.config, "is_encoder_decoder", False)):
         return
     labeler = saved.labeler_of(entry)
     if labeler is None:
@@ -217,11 +218,6 @@ def _lets_only_related_attend(labeler: Any) -> bool:
     return getattr(labeler, "attend", None) in ("edges", "related") or any(
         _lets_only_related_attend(one) for one in within if one is not None
     )
-
-
-def _is_decoder_of_two(model: Any) -> bool:
-    """Whether a model is the decoder of an encoder–decoder, made with a copy of its configuration."""
-    return bool(getattr(model, "is_decoder", False) and getattr(model.config, "is_encoder_decoder", False))
 
 
 def _found(model: nn.Module, layers: Any, tables: Sequence[str], *, strict: bool = True) -> Report:

@@ -156,14 +156,14 @@ def check_edge_update(
     """The edge states that ``edge_update`` asks for, or None; ``width`` is that of the new nodes."""
     if given is None:
         return None
-    if not isinstance(given, (str, RelationalEdges)):
-        raise TypeError(f"edge_update must be 'relational' or rg.nn.RelationalEdges, got {type(given).__name__}")
     if isinstance(given, str):
         check.choice("edge_update", given, ("relational",))
+    elif not isinstance(given, RelationalEdges):
+        raise TypeError(f"edge_update must be 'relational' or rg.nn.RelationalEdges, got {type(given).__name__}")
     if edge_dim is None:
         raise ValueError("edge_dim must be given with edge_update, got None")
     sizes = {"edge_dim": edge_dim, "heads": heads, "head_dim": head_dim, "width": width}
-    if not isinstance(given, RelationalEdges):
+    if isinstance(given, str):
         return RelationalEdges(**sizes, **(place or {}))
     for name, size in sizes.items():
         if getattr(given, name) != size:
