@@ -317,7 +317,7 @@ class Graph:
         cyclic = parents[above] >= 0
         if bool(cyclic.any()):
             raise ValueError(f"graph must be a tree, got a cycle through node {int(above[cyclic][0])}")
-        roots = (parents < 0).nonzero()[:, 0]  # [roots]
+        roots = (parents < 0).nonzero()[:, 0]
         home = self.graph_of()[roots]
         twice = (home[1:] == home[:-1]).nonzero()
         if not forest and twice.numel():
