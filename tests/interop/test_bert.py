@@ -91,6 +91,6 @@ def test_refuses_what_is_no_such_encoder():
     with pytest.raises(ValueError, match=r"distance_embedding.weight'\] must have shape \[13, 4\].*, got \[5, 4\]"):
         read({**state, table: torch.zeros(5, 4).double()})
     with pytest.raises(
-        ValueError, match=r"distance_embedding of state must have 2P - 1 rows whose width divides 16, got \[13, 5\]"
+        ValueError, match=r"distance_embedding of state must have 2P - 1 rows whose width divides 12, got \[13, 5\]"
     ):
         read({**state, table.replace("1", "0"): torch.zeros(13, 5).double()})
