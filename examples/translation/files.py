@@ -50,32 +50,7 @@ def save_json(path: Path, value: Any) -> None:
     save_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def load_json(path: Path) -> Any:
-    """Read JSON.
-
-    Raises:
-        ValueError: the file holds something else; the message names it.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} must hold JSON: {error}") from None
-
-
 def save_tensors(path: Path, value: Any) -> None:
     """Write a value that ``torch.load(weights_only=True)`` can read."""
     with whole(path) as partial:
         torch.save(value, partial)
-
-
-def load_tensors(path: Path, *, mmap: bool = False) -> Any:
-    """Read a file of :func:`save_tensors` to the CPU.
-
-    Raises:
-        ValueError: the file holds something else; the message names it.
-    """
-    path.open("rb").close()  # raises OSError if the file cannot be opened
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except Exception as error:  # other files can raise any error here
-        raise ValueError(f"{path} must be a complete file saved by this program") from error

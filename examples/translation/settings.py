@@ -78,8 +78,9 @@ class TrainingSettings:
         log_every: steps between two logged training losses.
         validate_every: steps between two measurements of the validation loss.
         save_every: steps between two checkpoints.
-        keep: how many checkpoints to keep for averaging.
+        keep: how many checkpoints to keep; their mean is the result.
         precision: type of the matrix products; auto uses bfloat16 on a GPU that supports it.
+        compile: compile the model, which pays on a GPU.
     """
 
     steps: int = 100_000
@@ -95,6 +96,7 @@ class TrainingSettings:
     save_every: int = 1000
     keep: int = 10
     precision: str = "auto"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
