@@ -22,10 +22,9 @@ from __future__ import annotations
 
 import platform
 import random
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -34,7 +33,7 @@ from typing import Any
 import torch
 from code_relations import question_graph
 from example_options import Options
-from example_runs import Runs, cores, percent, picture, train
+from example_runs import Runs, by_row, cores, percent, picture, train
 from kept_results import SHORT_MODEL
 from quickstart import CODE, DISTANCE, HEADS, WIDTH, Pointer
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
@@ -176,28 +175,25 @@ class Run:
     variant: str
     seed: int
     parameters: int
-    accuracy: float = 0.0
-    seconds: float = 0.0
-    losses: list[float] = field(default_factory=list, repr=False)
+    accuracy: float
+    seconds: float
 
 
 def run(variant: Variant, data: Data, steps: int, seed: int) -> tuple[Run, Pointer]:
     """Train and test one variant."""
     model = variant.build(len(data.train.vocabulary), seed)
-    result = Run(variant.name, seed, sum(p.numel() for p in model.parameters() if p.requires_grad))
-    start, title = time.perf_counter(), f"{variant.name}, seed {seed}"
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     losses = (cross_entropy(variant.scores(model, batch), batch.target) for batch in data.training(seed))
-    result.losses = train(model, losses, steps, variant.learning_rate, warm_up=WARM_UP, title=title)
-    result.seconds = time.perf_counter() - start
-    result.accuracy = data.accuracy(lambda batch: variant.scores(model, batch))
-    return result, model
+    title = f"{variant.name}, seed {seed}"
+    seconds = train(model, losses, steps, variant.learning_rate, warm_up=WARM_UP, title=title)
+    accuracy = data.accuracy(lambda batch: variant.scores(model, batch))
+    return Run(variant.name, seed, parameters, accuracy, seconds), model
 
 
 def report(runs: Sequence[Run], rules: dict[str, float]) -> str:
     """The table that the command prints."""
     lines = [f"{'variant':<36}{'parameters':>12}{'accuracy':>28}{'seconds':>10}"]
-    for name in dict.fromkeys(r.variant for r in runs):
-        mine = [r for r in runs if r.variant == name]
+    for name, mine in by_row(runs).items():
         hits = [r.accuracy for r in mine]
         shown = percent(hits)
         if len(hits) > 1:

@@ -11,32 +11,19 @@ from typing import Any
 
 import torch
 
-PARTIAL = ".partial"
-
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder, which replaces ``path`` if the block succeeds and is deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    partial = path.with_name(f".{path.name}.partial")  # one name: the next write replaces what a kill left
     try:
         yield partial
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)  # its new name must be on the disk too
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove unfinished files of a killed process."""
-    for path in folder.glob(f".*{PARTIAL}"):
-        path.unlink(missing_ok=True)
 
 
 def save_text(path: Path, text: str) -> None:

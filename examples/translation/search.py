@@ -35,12 +35,8 @@ class Search:
     extra: int = 50
 
     def __post_init__(self) -> None:
-        if self.beam < 1:
-            raise ValueError(f"beam must be at least 1, got {self.beam}")
-        if self.extra < 0:
-            raise ValueError(f"extra must be at least 0, got {self.extra}")
-        if not 0 <= self.length_penalty < math.inf:
-            raise ValueError(f"length_penalty must be a number of at least 0, got {self.length_penalty}")
+        if self.beam < 1 or self.extra < 0 or not 0 <= self.length_penalty < math.inf:
+            raise ValueError(f"beam must be at least 1, and extra and length_penalty at least 0, got {self}")
 
     def normalized(self, log_likelihood: float, length: int) -> float:
         """The score of a translation of ``length`` tokens."""

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import relgraph as rg
 from examples.translation.batches import Batch, Pairs
 from examples.translation.evaluation import negative_log_likelihood
-from examples.translation.files import remove_partial, save_tensors, save_text
+from examples.translation.files import save_tensors, save_text
 from examples.translation.model import Translator
 from examples.translation.processes import Processes
 from examples.translation.settings import ModelSettings, TrainingSettings
@@ -211,7 +211,6 @@ class Training:
         rows = [row for line in lines if len(row := line.split(",")) == len(COLUMNS)]
         rows = [COLUMNS, *(row for row in rows if int(row[0]) <= self.position.step)]
         save_text(path, "".join(f"{','.join(row)}\n" for row in rows))
-        remove_partial(self.run)
         return path.open("a", encoding="utf-8")
 
     def _save(self) -> None:

@@ -98,7 +98,7 @@ def test_processes_side_by_side_keep_what_one_after_the_other_keep(tmp_path):
         several.each(["d"], [0], Failing(), 2, tell=str)
 
 
-def test_runs_count_with_the_same_settings_only(tmp_path, capsys):
+def test_runs_count_with_the_same_settings_only(tmp_path):
     settings = {"sizes": (1, 2), "by": {3: 4}}
     runs = Runs(tmp_path, Run, settings)
     runs.each(["a"], [0], Trainer(), tell=str)
@@ -108,16 +108,13 @@ def test_runs_count_with_the_same_settings_only(tmp_path, capsys):
     for other in ({}, {**settings, "sizes": [2]}, {**settings, "more": None, "steps": 1}):
         with pytest.raises(ValueError, match=r"results\.json must hold runs with these settings, .* --fresh"):
             Runs(tmp_path, Run, other)
-        with pytest.raises(SystemExit, match="2"):
-            Runs.of_command(tmp_path, Run, other, fresh=False)
-    assert "must hold runs with these settings" in capsys.readouterr().err
     assert Runs(tmp_path, Run, {}, fresh=True).done == []
 
 
 def test_a_lead_compares_each_seed_with_itself():
     ours, theirs = {0: 0.50, 1: 0.70, 2: 0.99}, {1: 0.60, 0: 0.40, 7: 0.1}
     assert lead(ours, theirs) == "+10.0 (+10.0 to +10.0)"
-    assert lead({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.5}, " %") == "+10.0 % (-117.1 to +137.1)"
+    assert lead({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.5}, 1, 3) == "+0.100 (-1.171 to +1.371)"
     assert lead(ours, {2: 0.98}) == "+1.0"
 
 

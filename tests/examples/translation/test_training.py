@@ -85,7 +85,7 @@ class TestGoingOn:
         saved = (run / "latest.pt").read_bytes()
         train(data, run, **{**FINISHED, "steps": 25})
         (run / "latest.pt").write_bytes(saved)
-        (run / ".latest.pt.123.partial").write_bytes(b"half")
+        (run / ".latest.pt.partial").write_bytes(b"half")
         with (run / "metrics.csv").open("a", encoding="utf-8") as log:
             log.write("6,train,1.5,1.25,0.1")
         train(data, run, **FINISHED)
