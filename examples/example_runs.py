@@ -60,41 +60,39 @@ def train(
 
 
 def train_on(
-    path: Path, model: nn.Module, loss_of: Callable[[int], Tensor], steps: int, learning_rate: float, *,
-    seed: int, title: str,
+    folder: Path, name: str, seed: int, model: nn.Module, loss_of: Callable[[int], Tensor], steps: int,
+    learning_rate: float,
 ) -> float:  # fmt: skip
-    """Train as :func:`train` does, and keep model and optimizer in ``path`` twice a minute; continue from there.
+    """Train as :func:`train` does, and keep model and optimizer in a file twice a minute; continue from there.
 
     Args:
-        path: the file of an unfinished training; the end removes it.
+        folder: holds the file of an unfinished training; the end removes it.
+        name: of the row.
+        seed: of torch's generator, which starts anew with each step.
         model: the model to train.
         loss_of: the loss of a step, which depends on nothing but the model, its number and torch's generator.
         steps: number of steps.
         learning_rate: the peak rate.
-        seed: of torch's generator, which starts anew with each step.
-        title: names the training in a line of progress.
 
     Returns:
         Seconds of this thread's CPU, with those of the parts that were interrupted.
     """
     optimizer, rate = _optimizer(model, steps, learning_rate, 0.1)
-    start, begun = 0, time.thread_time()
+    path, start, begun = model_path(folder, name, seed).with_suffix(".training"), 0, time.thread_time()
     if path.exists():
         kept = torch.load(path, weights_only=True)
         model.load_state_dict(kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
         rate.load_state_dict(kept["rate"])
         start, begun = kept["step"], begun - kept["seconds"]
-    printed, recent = time.perf_counter(), []
+    printed = time.perf_counter()
     for step in range(start, steps):
         torch.manual_seed(seed * steps + step)
         loss = loss_of(step)
         _step(model, optimizer, rate, loss)
-        recent.append(loss.detach())
         if time.perf_counter() - printed >= LINE_EVERY:
             printed = time.perf_counter()
-            _tell(title, step + 1, steps, float(torch.stack(recent).mean()))
-            recent = []
+            _tell(f"{name}, seed {seed}", step + 1, steps, loss.item())
             states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rate": rate.state_dict()}
             with whole(path) as file:
                 torch.save({**states, "step": step + 1, "seconds": time.thread_time() - begun}, file)

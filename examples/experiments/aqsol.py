@@ -44,7 +44,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from example_runs import Runs, by_row, by_seed, cores, leads, model_path, train_on
+from example_runs import Runs, by_row, by_seed, cores, leads, train_on
 from torch import Tensor, nn
 from torch.nn.functional import l1_loss, one_hot
 from torch_geometric.data import Batch, Data
@@ -266,13 +266,13 @@ class Molecules:
         return l1_loss(found, torch.cat([graph.y for graph in graphs])).item()
 
 
-def run(name: str, seed: int, molecules: Molecules, epochs: int, unfinished: Path) -> tuple[Run, Model]:
-    """Train a row with a seed, or continue the training that a file keeps, and test it."""
+def run(name: str, seed: int, molecules: Molecules, epochs: int, folder: Path) -> tuple[Run, Model]:
+    """Train a row with a seed, or continue its training, and test it."""
     torch.manual_seed(seed)
     model = Model.of(ROWS[name])
     steps = epochs * (len(molecules.train) // BATCH)
     loss, parameters = molecules.loss_of(model, seed), sum(x.numel() for x in model.parameters())
-    seconds = train_on(unfinished, model, loss, steps, RATE, seed=seed, title=f"{name}, seed {seed}")
+    seconds = train_on(folder, name, seed, model, loss, steps, RATE)
     validation, test = (molecules.error(model, part) for part in (molecules.val, molecules.test))
     return Run(name, seed, validation, test, parameters, seconds), model
 
@@ -322,8 +322,7 @@ def begin(arguments: Namespace) -> Work:
     molecules = Molecules.of(arguments.data / "aqsol", 200 if arguments.quick else None)
 
     def one(name: str, seed: int) -> tuple[Run, Model]:
-        unfinished = model_path(arguments.out, name, seed).with_suffix(".training")
-        return run(name, seed, molecules, arguments.epochs, unfinished)
+        return run(name, seed, molecules, arguments.epochs, arguments.out)
 
     def of_counts(_: Runs) -> None:
         if lightgbm is not None:

@@ -51,7 +51,7 @@ import numpy as np
 import pandas as pd
 import torch
 from example_options import Options
-from example_runs import by_row, by_seed, leads, model_path, train_on
+from example_runs import by_row, by_seed, leads, train_on
 from graph_classification import roc_auc
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, gelu, l1_loss
@@ -538,9 +538,8 @@ def begin(arguments: Namespace) -> Work:
             return Run(row, seed, score_of(answers, tests, task), 0, time.thread_time() - start, answers), None
         torch.manual_seed(seed)
         model = make_model(row, known, task)
-        unfinished = model_path(arguments.out, row, seed).with_suffix(".training")
         loss = loss_of(model, groups, known, task, seed)
-        seconds = train_on(unfinished, model, loss, steps, RATE, seed=seed, title=f"{row}, seed {seed}")
+        seconds = train_on(arguments.out, row, seed, model, loss, steps, RATE)
         answers = answers_of(model, tests, known)
         size = sum(weight.numel() for weight in model.parameters())
         return Run(row, seed, score_of(answers, tests, task), size, seconds, answers), model

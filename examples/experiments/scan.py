@@ -47,7 +47,7 @@ from statistics import mean
 
 import torch
 from example_options import Options
-from example_runs import by_row, by_seed, cores, leads, model_path, percent, train_on
+from example_runs import by_row, by_seed, cores, leads, percent, train_on
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -222,11 +222,11 @@ class Run:
     early: float | None = None
 
 
-def run(name: str, seed: int, split: Split, steps: int, unfinished: Path) -> tuple[Run, Model]:
-    """Train a row with a seed, or continue the training that a file keeps, and test it."""
+def run(name: str, seed: int, split: Split, steps: int, folder: Path) -> tuple[Run, Model]:
+    """Train a row with a seed, or continue its training, and test it."""
     torch.manual_seed(seed)
-    model, title = Model(name), f"{name}, seed {seed}"
-    seconds = train_on(unfinished, model, loss_of(model, split.train, seed), steps, RATE, seed=seed, title=title)
+    model = Model(name)
+    seconds = train_on(folder, name, seed, model, loss_of(model, split.train, seed), steps, RATE)
     other, same = verdicts(model, split.other), verdicts(model, split.same)
     lengths: dict[int, list[bool]] = {}
     for (_, actions), verdict in zip(split.other, other, strict=True):
@@ -265,7 +265,7 @@ def begin(arguments: Namespace) -> Work:
         split = Split(split.train, split.same, split.other[:512])
 
     def one(name: str, seed: int) -> tuple[Run, Model]:
-        return run(name, seed, split, steps, model_path(arguments.out, name, seed).with_suffix(".training"))
+        return run(name, seed, split, steps, arguments.out)
 
     settings = {"split": str(arguments.longest), "steps": steps, "batch": BATCH, "rate": RATE, "dropout": DROPOUT}
     seconds = len(arguments.rows) * len(arguments.seeds) * steps * SECONDS_A_STEP

@@ -70,10 +70,8 @@ def hold_out(pairs: Sequence[Pair], sizes: Sequence[int]) -> tuple[list[Pair], l
     For each drawn sentence only the first pair is kept, so that no sentence counts twice.
 
     Raises:
-        ValueError: there are too few different sentences, or a size is negative.
+        ValueError: there are too few different sentences.
     """
-    if min(sizes, default=0) < 0:
-        raise ValueError(f"parts that are held out must have at least 0 pairs, got {list(sizes)}")
     by_source: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_source.setdefault(sentence_key(pair[0]), []).append(pair)

@@ -23,7 +23,7 @@ STEPS = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("data", type=Path, help="the folder that prepare wrote")
-    parser.add_argument("--precision", choices=PRECISIONS, default="auto", help="as for train (default: auto)")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="as for train (default: float32)")
 
 
 def run(args: argparse.Namespace) -> None:

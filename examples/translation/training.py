@@ -160,11 +160,8 @@ class Training:
         self.window[2] += batch.tokens
 
     def _precision(self) -> torch.autocast:
-        device, wanted = self.processes.device.type, self.settings.precision
-        if wanted == "auto":
-            has = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-            wanted = "bfloat16" if has else "float32"
-        return torch.autocast(device, torch.bfloat16, enabled=wanted == "bfloat16")
+        enabled = self.settings.precision == "bfloat16"
+        return torch.autocast(self.processes.device.type, torch.bfloat16, enabled=enabled)
 
     def _next_batches(self) -> list[Batch]:
         """This process's batches of the next update."""

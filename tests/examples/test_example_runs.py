@@ -121,7 +121,7 @@ def test_a_lead_compares_each_seed_with_itself():
 def test_a_training_continues_within_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(example_runs, "LINE_EVERY", 0.0)  # so that each step is kept
 
-    def trained(path, stop=None):
+    def trained(stop=None):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Dropout(0.5))
 
@@ -130,15 +130,15 @@ def test_a_training_continues_within_a_run(tmp_path, monkeypatch, capsys):
                 raise KeyboardInterrupt
             return model(torch.full((4, 3), float(step))).square().mean()
 
-        seconds = example_runs.train_on(path, model, loss_of, 6, 0.1, seed=1, title="a row")
+        seconds = example_runs.train_on(tmp_path, "a row", 1, model, loss_of, 6, 0.1)
         return model[0].weight, seconds
 
     monkeypatch.setattr(time, "thread_time", count().__next__)
-    wanted, seconds = trained(tmp_path / "whole")
+    wanted, seconds = trained()
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "stopped", stop=4)
-    weight, both = trained(tmp_path / "stopped")
+        trained(stop=4)
+    weight, both = trained()
     assert torch.equal(weight, wanted)
     assert both == seconds == 7  # the clock's calls: one per step, and one at the end
     assert not [*tmp_path.iterdir()]
-    assert "a row: step 6 of 6" in capsys.readouterr().err
+    assert "a row, seed 1: step 6 of 6" in capsys.readouterr().err
