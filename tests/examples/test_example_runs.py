@@ -49,7 +49,7 @@ def test_what_is_stopped_goes_on_seed_by_seed(tmp_path, capsys):
     assert not Runs(folder, Run, {"steps": 3}).each(["a", "b c"], range(2), first, tell=str)
     assert first.asked == [("a", 0), ("b c", 0)]
     assert "stopped: 2 of 4 runs are kept" in capsys.readouterr().out
-    for name in (".results.json.7.partial", ".model-a-0.pt.7.partial", "kept.partial"):
+    for name in (".results.json.partial", ".model-a-1.pt.partial", "kept.partial"):
         (folder / name).write_text("half")
     runs = Runs(folder, Run, {"steps": 3})
     assert runs.done == [Run("a", 0, 0.0), Run("b c", 0, 0.0)]
@@ -116,6 +116,14 @@ def test_a_lead_compares_each_seed_with_itself():
     assert lead(ours, theirs) == "+10.0 (+10.0 to +10.0)"
     assert lead({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.5}, 1, 3) == "+0.100 (-1.171 to +1.371)"
     assert lead(ours, {2: 0.98}) == "+1.0"
+
+
+def test_a_training_takes_as_many_steps_as_asked():
+    model, steps = weights(1.0), count()
+    losses = (model(torch.ones(1, 1)).square().sum() + step for step in steps)
+    example_runs.train(model, losses, 3, 0.1, title="a row")
+    assert next(steps) == 3
+    assert model.weight.item() < 1
 
 
 def test_a_training_continues_within_a_run(tmp_path, monkeypatch, capsys):
