@@ -216,39 +216,33 @@ def draw_labels(path: Path, data: Data) -> None:
         ax.set_title(f"{function.name} in {function.path}: what the key (column) is to the query (row)")
 
 
-def _joined(parts: Any, dim: int) -> Tensor:
-    """The parts of a sum of labels, concatenated; a single part stays unchanged."""
-    return torch.cat(tuple(parts), dim) if isinstance(parts, (tuple, list)) else parts
-
-
 @torch.no_grad()
 def label_mass(variant: Variant, model: Pointer, batch: Batch) -> Tensor:
     """The attention that each label receives, averaged over tokens: ``[layers, HEADS, R]``."""
     with rg.record_attention(model) as record:
         variant.scores(model, batch)
-    masses = [_joined(calls[0].label_mass, -1) for calls in record.values()]
+    masses: list[Any] = [calls[0].label_mass for calls in record.values()]
     return torch.stack([mass.transpose(1, 2)[~batch.padding].mean(0) for mass in masses])
 
 
 @torch.no_grad()
-def draw_labels_of(folder: Path, variant: Variant, model: Any, data: Data, batches: int = 20, note: str = "") -> None:
+def draw_labels_of(folder: Path, variant: Variant, model: Any, data: Data, note: str) -> None:
     """A model's tables, and the attention that each label receives on test functions."""
     assert variant.labeler is not None
     names, row = variant.labeler.names, variant.name.replace(" ", "-")
-    names = [str(n) for part in names for n in part] if isinstance(names[0], tuple) else list(names)
     attention = [module for module in model.modules() if isinstance(module, rg.RelationAttention)]
     with picture(folder / f"tables-{row}.png", 13, 8, len(attention), 2, note=note) as axes:
         for number, (layer, panels) in enumerate(zip(attention, axes, strict=True)):
             assert layer.tables is not None
             for ax, (name, table) in zip(panels, layer.tables().items(), strict=True):
-                rg.plot.table_norms(_joined(table, 0), names, ax=ax)
+                rg.plot.table_norms(table, names, ax=ax)
                 ax.set_title(f"{variant.name}, layer {number}: {name}")
                 ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
                 if number < len(attention) - 1:
                     ax.set_xlabel("")
                     ax.tick_params(labelbottom=False)
     asked = list(data.testing())
-    mass = torch.stack([label_mass(variant, model, batch) for batch in asked[:: max(1, len(asked) // batches)]]).mean(0)
+    mass = torch.stack([label_mass(variant, model, batch) for batch in asked[:: max(1, len(asked) // 20)]]).mean(0)
     near = [label for label, name in enumerate(names) if name not in FARTHEST]
     with picture(folder / f"attention-{row}.png", 11, 4.5, note=note) as ax:
         rg.plot.label_mass(mass[..., near], [names[label] for label in near], axes="LHR", ax=ax)
