@@ -80,7 +80,7 @@ def _plain_beam(following, ids, limit, how):
 )
 def test_a_narrow_beam_keeps_the_rules_for_each_sentence_of_a_batch(positions, beam, penalty):
     how, found = Search(beam, penalty, 2), []
-    for seed, ids in [(0, 6), (1, 9), (2, 6), (3, 9)]:
+    for seed, ids in [(0, 6), (1, 9), (2, 6), (3, 9), (4, 6), (5, 9)]:
         model, sources = _sharp(seed, ids, positions=positions), _sources(seed, ids, [3, 1, 5])
         found += search(model, functional.pad(_padded(sources), (0, seed), value=PAD), how)
         expected = [_plain_beam(partial(_following, model, source), ids, len(source) + 2, how) for source in sources]
