@@ -18,9 +18,6 @@ MEANINGS = {
 }
 
 
-QUICK_NEEDS_NONE = "; --quick needs no files"
-
-
 class Options(argparse.ArgumentParser):
     """The command line of an example: ``--quick``, ``--out``, ``--fresh``, and numbers that depend on the mode.
 
@@ -49,12 +46,16 @@ class Options(argparse.ArgumentParser):
         self.add_argument("--out", type=Path, help=f"output folder ({folder}, quick: its folder quick)")
         self.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
 
-    def find_data(self, arguments: argparse.Namespace, name: str, hint: str = "") -> Path:
+    def add_data(self, folder: str) -> None:
+        """Add the option ``--data``."""
+        self.add_argument("--data", type=Path, help=f"folder with {folder} (RELGRAPH_DATA, else data)")
+
+    def find_data(self, arguments: argparse.Namespace, name: str) -> Path:
         """A file or folder below ``--data``, RELGRAPH_DATA, or ``data``, which ``arguments.data`` becomes."""
         arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
         path = arguments.data / name
         if not path.exists():
-            self.error(f"--data must name a folder with {name}, got {arguments.data}{hint}")
+            self.error(f"--data must name a folder with {name}, got {arguments.data}; --help says what --quick needs")
         return path
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:

@@ -17,12 +17,12 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Self
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from translation.files import remove_partial, save_json, whole
+from translation.files import save_json, whole
 from translation.intervals import interval
 
 import relgraph as rg
@@ -38,8 +38,8 @@ _work: Callable[[Any], Any] | None = None  # what copies of this process do: a c
 
 def train(
     model: nn.Module, losses: Iterable[Tensor], steps: int, learning_rate: float, *, warm_up: float = 0.1, title: str
-) -> list[float]:
-    """Train with AdamW, warm-up and linear decay; return the loss of each step.
+) -> float:
+    """Train with AdamW, warm-up and linear decay; return the seconds of the CPU.
 
     Args:
         model: the model to train.
@@ -50,53 +50,49 @@ def train(
         title: names the lines of progress.
     """
     optimizer, rate = _optimizer(model, steps, learning_rate, warm_up)
-    taken: list[float] = []
-    printed = time.perf_counter()
-    for loss in islice(losses, steps):
+    begun, printed = time.process_time(), time.perf_counter()
+    for step, loss in enumerate(islice(losses, steps), 1):
         _step(model, optimizer, rate, loss)
-        taken.append(loss.item())
         if time.perf_counter() - printed >= LINE_EVERY:
             printed = time.perf_counter()
-            _tell(title, len(taken), steps, mean(taken[-100:]))
-    return taken
+            _tell(title, step, steps, loss.item())
+    return time.process_time() - begun
 
 
 def train_on(
-    path: Path, model: nn.Module, loss_of: Callable[[int], Tensor], steps: int, learning_rate: float, *,
-    seed: int, title: str,
+    folder: Path, name: str, seed: int, model: nn.Module, loss_of: Callable[[int], Tensor], steps: int,
+    learning_rate: float,
 ) -> float:  # fmt: skip
-    """Train as :func:`train` does, and keep model and optimizer in ``path`` twice a minute; continue from there.
+    """Train as :func:`train` does, and keep model and optimizer in a file twice a minute; continue from there.
 
     Args:
-        path: the file of an unfinished training; the end removes it.
+        folder: holds the file of an unfinished training; the end removes it.
+        name: of the row.
+        seed: of torch's generator, which starts anew with each step.
         model: the model to train.
         loss_of: the loss of a step, which depends on nothing but the model, its number and torch's generator.
         steps: number of steps.
         learning_rate: the peak rate.
-        seed: of torch's generator, which starts anew with each step.
-        title: names the training in a line of progress.
 
     Returns:
         Seconds of this thread's CPU, with those of the parts that were interrupted.
     """
     optimizer, rate = _optimizer(model, steps, learning_rate, 0.1)
-    start, begun = 0, time.thread_time()
+    path, start, begun = model_path(folder, name, seed).with_suffix(".training"), 0, time.thread_time()
     if path.exists():
         kept = torch.load(path, weights_only=True)
         model.load_state_dict(kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
         rate.load_state_dict(kept["rate"])
         start, begun = kept["step"], begun - kept["seconds"]
-    printed, recent = time.perf_counter(), []
+    printed = time.perf_counter()
     for step in range(start, steps):
         torch.manual_seed(seed * steps + step)
         loss = loss_of(step)
         _step(model, optimizer, rate, loss)
-        recent.append(loss.detach())
         if time.perf_counter() - printed >= LINE_EVERY:
             printed = time.perf_counter()
-            _tell(title, step + 1, steps, float(torch.stack(recent).mean()))
-            recent = []
+            _tell(f"{name}, seed {seed}", step + 1, steps, loss.item())
             states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rate": rate.state_dict()}
             with whole(path) as file:
                 torch.save({**states, "step": step + 1, "seconds": time.thread_time() - begun}, file)
@@ -160,16 +156,6 @@ class Runs:
         self.done: list[Any] = []
         if self.path.exists() and not fresh:
             self._read()
-        remove_partial(folder)
-
-    @classmethod
-    def of_command(cls, folder: Path, kind: type, settings: dict[str, Any], *, fresh: bool) -> Self:
-        """The runs of a command, which exits with status 2 and the reason where the constructor raises."""
-        try:
-            return cls(folder, kind, settings, fresh=fresh)
-        except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
-            raise SystemExit(2) from None
 
     def _read(self) -> None:
         record = json.loads(self.path.read_text(encoding="utf-8"))
@@ -217,9 +203,7 @@ class Runs:
 
         place = {pair: number for number, pair in enumerate(wanted)}
         try:
-            for number, (done, seconds) in enumerate(
-                side_by_side(keep, missing, processes) if processes > 1 else map(keep, missing), 1
-            ):
+            for number, (done, seconds) in enumerate(side_by_side(keep, missing, processes), 1):
                 self.done.append(done)
                 # in the order of the request, whichever ended first
                 self.done.sort(key=lambda run: place.get((run.variant, run.seed), -1))
@@ -253,8 +237,12 @@ class Runs:
 def side_by_side(work: Callable[[Any], Any], jobs: Iterable[Any], processes: int) -> Iterator[Any]:
     """Do jobs in copies of this process (fork), several at once; yield the results in the order in which the jobs end.
 
-    The copies have the data that this process has read. Ctrl-C ends all of them, and so does an error of one.
+    The copies have the data that this process has read. Ctrl-C ends all of them, and so does an error of one. One
+    process does its jobs itself.
     """
+    if processes == 1:
+        yield from map(work, jobs)
+        return
     global _work
     _work = work
     with warnings.catch_warnings():
@@ -299,19 +287,31 @@ def percent(shares: Sequence[float], unit: str = " %") -> str:
     return f"{mean(values):.1f}{unit}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def lead(ours: Mapping[int, float], theirs: Mapping[int, float], unit: str = "") -> str:
-    """One row's lead over another in percent, as ``+2.1 (-0.3 to +4.5)``; with several seeds, with its interval.
+def lead(ours: Mapping[int, float], theirs: Mapping[int, float], scale: float = 100, digits: int = 1) -> str:
+    """One row's lead over another, as ``+2.1 (-0.3 to +4.5)``; with several seeds, with its interval.
 
     Args:
         ours: one share per seed.
         theirs: the other row's shares; the comparison pairs the seeds that both rows have.
-        unit: text after the mean.
+        scale: multiplies the shares; 100 for percent.
+        digits: decimals of the figures.
     """
-    gains = [100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs]
+    gains = [scale * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs]
     if len(gains) < 2:
-        return f"{mean(gains):+.1f}{unit}"
+        return f"{mean(gains):+.{digits}f}"
     low, high = interval(gains)
-    return f"{mean(gains):+.1f}{unit} ({low:+.1f} to {high:+.1f})"
+    return f"{mean(gains):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def leads(
+    shares: Mapping[str, Mapping[int, float]], pairs: Iterable[tuple[str, str]], scale: float = 100, digits: int = 1
+) -> list[str]:
+    """A line for each pair of rows that have a seed in common: the first row's lead over the second."""
+    return [
+        f"{one} against {other}: {lead(shares[one], shares[other], scale, digits)}"
+        for one, other in pairs
+        if shares.get(one, {}).keys() & shares.get(other, {}).keys()
+    ]
 
 
 def announce(runs: int, seconds: float, folder: Path, processes: int = 1) -> None:
@@ -336,9 +336,14 @@ def picture(
     print(f"picture: {path}")
 
 
-def by_row(runs: Sequence[Any], share: Callable[[Any], float]) -> dict[str, list[float]]:
-    """The share of each run, grouped by row."""
-    rows: dict[str, list[float]] = {}
+def by_row(runs: Iterable[Any]) -> dict[str, list[Any]]:
+    """The runs of each row."""
+    rows: dict[str, list[Any]] = {}
     for run in runs:
-        rows.setdefault(run.variant, []).append(share(run))
+        rows.setdefault(run.variant, []).append(run)
     return rows
+
+
+def by_seed(runs: Iterable[Any], figure: str) -> dict[str, dict[int, float]]:
+    """A figure of each run, by row and seed."""
+    return {name: {run.seed: getattr(run, figure) for run in row} for name, row in by_row(runs).items()}

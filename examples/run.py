@@ -54,7 +54,11 @@ def run(name: str, experiment: Experiment, argv: Sequence[str]) -> int:
         experiment.check(options, arguments)
     work = experiment.begin(arguments)
     settings = {"quick": arguments.quick, **work.settings}
-    runs = Runs.of_command(arguments.out, experiment.kind, settings, fresh=arguments.fresh)
+    try:
+        runs = Runs(arguments.out, experiment.kind, settings, fresh=arguments.fresh)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     announce(len(arguments.rows) * len(arguments.seeds), work.seconds, runs.folder, work.processes)
     if work.prepare:
         work.prepare()

@@ -283,27 +283,27 @@ def subtokens(token: str) -> list[str]:
 class Vocabulary:
     """Ids for the words of tokens; 0 means "no word".
 
-    Words with fewer than ``least`` occurrences in the given functions share ``spare`` ids by a hash, so that two
+    Words with fewer than ``LEAST`` occurrences in the given functions share ``SPARE`` ids by a hash, so that two
     unknown names nearly always get different ids.
     """
 
-    def __init__(self, functions: Sequence[Function], least: int = 3, spare: int = 256, width: int = 4) -> None:
+    LEAST, SPARE, WIDTH = 3, 256, 4
+
+    def __init__(self, functions: Sequence[Function]) -> None:
         count = Counter(word for function in functions for token in function.tokens for word in subtokens(token))
-        known = [HOLE, *(word for word, times in count.most_common() if times >= least)]
+        known = [HOLE, *(word for word, times in count.most_common() if times >= self.LEAST)]
         self.ids = {word: number for number, word in enumerate(known, start=1)}
-        self.spare = spare
-        self.width = width
 
     def __len__(self) -> int:
-        return 1 + len(self.ids) + self.spare
+        return 1 + len(self.ids) + self.SPARE
 
     def encode(self, token: str) -> list[int]:
         """The ids of a token's first words, padded with zeros."""
-        ids = [self._id(word) for word in subtokens(token)[: self.width]]
-        return ids + [0] * (self.width - len(ids))
+        ids = [self._id(word) for word in subtokens(token)[: self.WIDTH]]
+        return ids + [0] * (self.WIDTH - len(ids))
 
     def _id(self, word: str) -> int:
-        unknown = 1 + len(self.ids) + zlib.crc32(word.encode()) % self.spare
+        unknown = 1 + len(self.ids) + zlib.crc32(word.encode()) % self.SPARE
         return self.ids.get(word, unknown)
 
 

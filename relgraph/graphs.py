@@ -41,7 +41,6 @@ class Graph:
         node_types: the same for node types.
 
     Raises:
-        TypeError: ``num_nodes`` is not an int, names are not strings, or another argument is not a tensor.
         ValueError: wrong shapes, dtypes or devices, ends or types out of range, names without types or for too few of
             them, or an edge across graphs.
 
@@ -117,7 +116,6 @@ class Graph:
             The graph, with one edge per node that has a parent.
 
         Raises:
-            TypeError: an argument that is not a tensor.
             ValueError: a parent or type out of range, a parent in another graph, a cycle, or wrong shapes.
 
         Example:
@@ -151,7 +149,6 @@ class Graph:
             A graph of all their nodes in order, with ``ptr``.
 
         Raises:
-            TypeError: not an iterable of Graphs.
             ValueError: no graphs, several devices, types that only some graphs have, or other names for them.
 
         Example:
@@ -272,7 +269,6 @@ class Graph:
             A new graph, its ``edge_type`` None.
 
         Raises:
-            TypeError: a type that is not an int.
             ValueError: a negative type, or a graph without edge types.
 
         Example:
@@ -296,7 +292,6 @@ class Graph:
             ``[N]``, int64.
 
         Raises:
-            TypeError: ``forest`` is not a bool.
             ValueError: a node with two parents, a cycle, or several roots in one graph; a graph on the device ``meta``.
             NotImplementedError: under ``torch.compile`` or ``torch.export``.
 
@@ -314,7 +309,7 @@ class Graph:
             first, second, *_ = source[target == node].tolist()
             twice = f": the edge {first} -> {node} is there twice" if first == second else ""
             raise ValueError(f"graph must be a tree, got node {node} with the parents {first} and {second}{twice}")
-        parents = torch.full((self.num_nodes,), -1, device=self.device).scatter(0, target, source)
+        parents = torch.full((self.num_nodes,), -1, device=self.device).scatter(0, target, source)  # [N]
         here = torch.arange(self.num_nodes, device=self.device)
         above = torch.where(parents < 0, here, parents)
         for _ in range(self.num_nodes.bit_length()):  # each round looks twice as far up
@@ -342,7 +337,6 @@ class Graph:
             A new graph.
 
         Raises:
-            TypeError: ``device`` is not a device (a dtype, for example), or ``non_blocking`` is not a bool.
             ValueError: a device that torch does not know or cannot use here.
         """
         where = check.device("device", device)

@@ -14,22 +14,22 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from docs.benchmarks.run import TRAINING
 from docs.benchmarks.tables import by_way
 
-STYLES = {
-    "SDPA, no relations": ("#111111", 1.8, "--"),
-    "relgraph triton, distance": ("#00695c", 2.8, "-"),
-    "relgraph triton, arbitrary labels": ("#26a69a", 2.8, "-"),
-    "relgraph native, distance": ("#2e7d32", 2.8, "-"),
-    "relgraph native, arbitrary labels": ("#81c784", 2.8, "-"),
-    "relgraph chunked, distance": ("#0d47a1", 2.8, "-"),
-    "relgraph chunked, arbitrary labels": ("#42a5f5", 2.8, "-"),
-    "relgraph dense, distance": ("#7e8fa6", 1.5, "-"),
-    "paper's computation (eqs. 3–4)": ("#c62828", 1.5, "-"),
-    "split term, plain torch": ("#ef8e19", 1.5, "-"),
-    "FlexAttention, key term": ("#7b1fa2", 1.5, "-"),
-    "BERT relative_key": ("#6d4c41", 1.5, "-"),
-    "OpenNMT-py": ("#d81b80", 1.5, "-"),
+COLOURS = {
+    "SDPA, no relations": "#111111",
+    "relgraph triton, distance": "#00695c",
+    "relgraph triton, arbitrary labels": "#26a69a",
+    "relgraph native, distance": "#2e7d32",
+    "relgraph native, arbitrary labels": "#81c784",
+    "relgraph chunked, distance": "#0d47a1",
+    "relgraph chunked, arbitrary labels": "#42a5f5",
+    "relgraph dense, distance": "#7e8fa6",
+    "paper's computation (eqs. 3–4)": "#c62828",
+    "split term, plain torch": "#ef8e19",
+    "FlexAttention, key term": "#7b1fa2",
+    "BERT relative_key": "#6d4c41",
+    "OpenNMT-py": "#d81b80",
 }
-"""Colour, width and dashes of the ways in the plot; the tables also have the others. relgraph's lines are thick."""
+"""The ways in the plot; the tables also have the others. relgraph's lines are thick, SDPA's is dashed."""
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
@@ -38,11 +38,12 @@ def draw(results: dict[str, Any], path: Path) -> None:
     lengths = list(next(iter(found.values())))
     figure, axes = plt.subplots(figsize=(8.0, 5.0), dpi=160, layout="constrained")
     last = {}
-    for way, (colour, width, dashes) in STYLES.items():
+    for way, colour in COLOURS.items():
         times = {n: row[TRAINING]["ms"] for n, row in found.get(way, {}).items() if TRAINING in row}
         if not times:
             continue
         low, median, high = zip(*times.values(), strict=True)
+        dashes, width = "--" if way.startswith("SDPA") else "-", 2.8 if way.startswith("relgraph") else 1.5
         (last[way],) = axes.plot(
             list(times), median, dashes, color=colour, linewidth=width, label=way, marker="o", markersize=4
         )

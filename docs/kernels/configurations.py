@@ -4,7 +4,7 @@ Tiles, warps and stages are those of a call (``relgraph.impl.triton.tiling``). N
 head-size``; *none* is the kernel compiled without labels. The rules apply to the half types without options at heads of
 64 and 128. Other sizes, float32 (multiplied without tensor cores) and options are only reported.
 
-*edges* are the kernels over listed pairs, with and without 32 labels.
+*edges* are the kernels over listed pairs, with and without 32 labels; *row_vectors* prepares backward.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ IN_DTYPE = ("q_ptr", "k_ptr", "v_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
 POINTERS = {
     "mask_ptr": "*u8", "seed_ptr": "*i64", "ids_ptr": "*u8", "order_ptr": "*u8", "bounds_ptr": "*u8",
     **dict.fromkeys(("blocks_ptr", "runs_ptr", "tiles_ptr"), "*i32"),
-    **dict.fromkeys(("begin_ptr", "col_ptr", "row_ptr", "label_ptr", "pair_ptr"), "*i32"),
+    **dict.fromkeys(("begin_ptr", "other_ptr", "label_ptr", "pair_ptr"), "*i32"),
 }  # fmt: skip
 FLOATS = ("scale", "boost", "q_scale", "k_scale", "drop", "grow")
-ALIGNED = ("q", "k", "v", "bq", "ck", "do")
+ALIGNED = ("q", "k", "v")
 
 
 def configurations() -> Iterator[Configuration]:
@@ -67,6 +67,8 @@ def configurations() -> Iterator[Configuration]:
             for labels in LABELS:
                 if option != "query table" or labels != "none":
                     yield from kernels(labels, "bf16", 64, arch, option)
+    for size in HELD:
+        yield from vectors(size)
     for size in (16, 64, 128):
         for dtype in ("bf16", "fp32"):
             for kind in ("none", "labels"):
@@ -77,13 +79,13 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
     """Forward and both backward kernels."""
     columns, absent = LABELS[labels]
     for name in ("forward", "backward_rows", "backward_keys"):
-        fn: Any = getattr(attention_kernels, name).fn
+        fn: Any = getattr(attention_kernels, name)
         tiles = tiling(name, size, size, TYPES[dtype], divmod(arch, 10), by_distance=labels != "written")
         plain = "" if option == "query table" else option  # without labels there is also no query table
         constants = {
             "D": size, "DV": size, "BD": product_size(size), "BDV": product_size(size),
             "BM": tiles.rows, "BN": tiles.keys, "STEP": tiles.step, "GROUP": 1, "PARTS": 1, "RP": columns,
-            "PRECISION": "ieee", "DROPOUT": int(option == "dropout"),
+            "PRECISION": "ieee", "DROPOUT": "drawn" if option == "dropout" else "none",
         }  # fmt: skip
         yield Configuration(
             " ".join(filter(None, (name, labels, dtype, str(size), option))),
@@ -97,6 +99,15 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
             archs=(arch,),
             held=not option and dtype != "fp32" and size in HELD,
         )
+
+
+def vectors(size: int) -> Iterator[Configuration]:
+    """What backward computes per query row before its kernels start, with and without labels."""
+    fn: Any = attention_kernels.row_vectors
+    constants = {"DV": size, "BDV": product_size(size), "BM": attention_kernels.ROWS}
+    for labels, absent in (("none", (*OF_LABELS, "sums_ptr")), ("labels", ())):
+        found = arguments(fn, "bf16", constants, absent, (), {"do_low_ptr": "*bf16"})
+        yield Configuration(f"row_vectors {labels} bf16 {size}", fn, *found, loops=())
 
 
 def arguments(
@@ -126,7 +137,7 @@ def arguments(
 def over_edges(size: int, dtype: str, kind: str) -> Iterator[Configuration]:
     """The three kernels over listed pairs: with key and value tables of 32 labels, or none; degree 20."""
     for name in ("forward", "by_row", "by_key"):
-        fn: Any = getattr(edge_kernels, f"{name}_kernel").fn
+        fn: Any = getattr(edge_kernels, f"{name}_kernel")
         constants = edge_tiling(size, size, 32 if kind == "labels" else 0, 20.0)
         warps = constants.pop("num_warps")
         constants |= {"H": 8, "GROUP": 1, "JOINT": False, "PART": False}

@@ -12,20 +12,18 @@ short mode uses made-up molecules whose class is planted in the kinds of two bon
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 import torch_geometric
 from additive_scores import HEADS, Lookup, additive, conv, gat, loss_of, make_dictionaries
-from example_options import QUICK_NEEDS_NONE, Options
-from example_runs import by_row, lead, percent, train
+from example_options import Options
+from example_runs import by_row, by_seed, lead, percent, train
 from graph_classification import WIDTH
 from torch import Tensor, nn
 from torch_geometric.nn import GATv2Conv
@@ -103,17 +101,15 @@ class Run:
     lookup: float
     auc: float
     seconds: dict[str, float]
-    losses: list[float] = field(repr=False)
 
 
 def report(runs: Sequence[Run]) -> str:
     """The table that the command prints; its last column is the row's ROC-AUC minus the dot product's."""
     columns = f"{'looked up':>14}{'ms':>6}{'ROC-AUC':>14}{'ms':>6}{'parameters':>12}"
     lines = [f"{'score':<15}{columns}   above the dot product"]
-    rows = by_row(runs, lambda run: run)
-    aucs = {name: {run.seed: run.auc for run in mine} for name, mine in rows.items()}
+    aucs = by_seed(runs, "auc")
     plain = aucs.get("dot product", {})
-    for name, mine in rows.items():
+    for name, mine in by_row(runs).items():
         right, auc = (percent([getattr(run, column) for run in mine], "") for column in ("lookup", "auc"))
         first, second = (1000 * mean(run.seconds[task] for run in mine) for task in ("lookup", "molecules"))
         above = lead(aucs[name], plain) if name != "dot product" and aucs[name].keys() & plain.keys() else ""
@@ -122,20 +118,14 @@ def report(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-def options(options: Options) -> None:
-    options.add_argument("--data", type=Path, help="folder with tudataset-cleaned (RELGRAPH_DATA, else data)")
-
-
 def check(options: Options, arguments: Namespace) -> None:
     if not arguments.quick:
-        options.find_data(arguments, "tudataset-cleaned/Mutagenicity.zip", QUICK_NEEDS_NONE)
+        options.find_data(arguments, "tudataset-cleaned/Mutagenicity.zip")
 
 
 def begin(arguments: Namespace) -> Work:
     quick, out = arguments.quick, arguments.out
-    graphs: list[Any] = (
-        molecules(QUICK_GRAPHS) if quick else list(read_graphs(arguments.data, "Mutagenicity", out / "tudataset"))
-    )
+    graphs: list[Any] = molecules(QUICK_GRAPHS) if quick else list(read_graphs(arguments.data, out / "tudataset"))
     settings = {"torch_geometric": torch_geometric.__version__, "graphs": len(graphs)}
     settings |= {"steps": arguments.steps, "epochs": arguments.epochs}
     atoms, kinds = (graphs[0][name].shape[1] for name in ("x", "edge_attr"))
@@ -143,16 +133,16 @@ def begin(arguments: Namespace) -> Work:
 
     def run(name: str, seed: int) -> tuple[Run, Lookup]:
         torch.manual_seed(seed)
-        model, start = Lookup(SCORES[name].layer), time.process_time()
-        taken = train(model, losses(model, seed), arguments.steps, LOOKUP_RATE, title=f"{name}, seed {seed}")
-        seconds = {"lookup": (time.process_time() - start) / arguments.steps}
+        model = Lookup(SCORES[name].layer)
+        lookup = train(model, losses(model, seed), arguments.steps, LOOKUP_RATE, title=f"{name}, seed {seed}")
+        seconds = {"lookup": lookup / arguments.steps}
         parts = [[labeled[number] for number in part] for part in split(len(graphs), seed)]
         torch.manual_seed(seed)
         judge = classifier(molecule_row(SCORES[name], kinds), atoms)
         rate = QUICK_LEARNING_RATE if quick else GRAPH_RATE
         done = train_on_graphs(name, judge, parts, arguments.epochs, seed, rate)
         seconds["molecules"] = done.seconds / arguments.epochs / -(-len(parts[0]) // BATCH)
-        return Run(name, seed, done.parameters, found(model), done.auc, seconds, taken), model
+        return Run(name, seed, done.parameters, found(model), done.auc, seconds), model
 
     each = arguments.steps * 0.008 + arguments.epochs * len(graphs) * 0.0006
     return Work(settings, each * len(arguments.rows) * len(arguments.seeds), run)
@@ -162,5 +152,5 @@ EXPERIMENT = Experiment(
     Run, [*SCORES], "less than a minute; made-up molecules, no files",
     {"seeds": (3, 1), "steps": (600, 400), "epochs": (5, 5)}, begin,
     tell=lambda run: f"{100 * run.lookup:.1f} % looked up, {100 * run.auc:.1f} % ROC-AUC",
-    report=report, options=options, check=check,
+    report=report, options=lambda options: options.add_data("tudataset-cleaned"), check=check,
 )  # fmt: skip

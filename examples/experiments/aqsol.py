@@ -28,7 +28,8 @@ parameters, from which each row takes its width:
 ``aqsol-out/``. After Ctrl-C the same command continues within a run.
 
 Settings come from a few runs on validation with one seed, stopped after 5 to 20 epochs: layer norms against batch
-norms, relational edge states against EGT's, dropout 0.1 against 0.2. The weights at the end of training are tested.
+norms, relational edge states against those of EGT (which relgraph no longer has), dropout 0.1 against 0.2. The weights
+at the end of training are tested.
 """
 
 from __future__ import annotations
@@ -43,13 +44,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from example_runs import Runs, by_row, cores, model_path, train_on
+from example_runs import Runs, by_row, by_seed, cores, leads, train_on
 from torch import Tensor, nn
 from torch.nn.functional import l1_loss, one_hot
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINEConv, GPSConv, TransformerConv, global_add_pool, global_mean_pool
 from torch_geometric.utils import degree
-from translation.intervals import interval
 
 import relgraph as rg
 from experiments import Experiment, Work
@@ -266,13 +266,13 @@ class Molecules:
         return l1_loss(found, torch.cat([graph.y for graph in graphs])).item()
 
 
-def run(name: str, seed: int, molecules: Molecules, epochs: int, unfinished: Path) -> tuple[Run, Model]:
-    """Train a row with a seed, or continue the training that a file keeps, and test it."""
+def run(name: str, seed: int, molecules: Molecules, epochs: int, folder: Path) -> tuple[Run, Model]:
+    """Train a row with a seed, or continue its training, and test it."""
     torch.manual_seed(seed)
     model = Model.of(ROWS[name])
     steps = epochs * (len(molecules.train) // BATCH)
     loss, parameters = molecules.loss_of(model, seed), sum(x.numel() for x in model.parameters())
-    seconds = train_on(unfinished, model, loss, steps, RATE, seed=seed, title=f"{name}, seed {seed}")
+    seconds = train_on(folder, name, seed, model, loss, steps, RATE)
     validation, test = (molecules.error(model, part) for part in (molecules.val, molecules.test))
     return Run(name, seed, validation, test, parameters, seconds), model
 
@@ -303,26 +303,18 @@ def error_of_counts(molecules: Molecules) -> float:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The table that the command prints, and how much less the first row errs than each other."""
+    """The table that the command prints, and how much more each row errs than the first."""
 
     def figures(values: Sequence[float]) -> str:
         return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
-    test = by_row(runs, lambda one: one.test)
     lines = [f"{'row':<24}{'test MAE':>16}{'validation':>16}{'parameters':>12}{'CPU seconds':>13}"]
-    for name, mine in test.items():
-        several = [one for one in runs if one.variant == name]
-        validation = figures([one.validation for one in several])
-        seconds = mean(one.seconds for one in several)
-        lines.append(f"{name:<24}{figures(mine):>16}{validation:>16}{several[0].parameters:>12,}{seconds:>13.0f}")
-    first = next(iter(ROWS))
-    seeds = {name: {one.seed: one.test for one in runs if one.variant == name} for name in test}
-    for name in test:
-        gains = [seeds[name][seed] - error for seed, error in seeds.get(first, {}).items() if seed in seeds[name]]
-        if name != first and len(gains) > 1:
-            low, high = interval(gains)
-            lines.append(f"{first}, less error than {name}: {mean(gains):.3f} ({low:+.3f} to {high:+.3f})")
-    return "\n".join(lines)
+    for name, mine in by_row(runs).items():
+        test, validation = (figures([getattr(one, column) for one in mine]) for column in ("test", "validation"))
+        seconds = mean(one.seconds for one in mine)
+        lines.append(f"{name:<24}{test:>16}{validation:>16}{mine[0].parameters:>12,}{seconds:>13.0f}")
+    first, *others = ROWS
+    return "\n".join([*lines, *leads(by_seed(runs, "test"), [(name, first) for name in others], 1, 3)])
 
 
 def begin(arguments: Namespace) -> Work:
@@ -330,8 +322,7 @@ def begin(arguments: Namespace) -> Work:
     molecules = Molecules.of(arguments.data / "aqsol", 200 if arguments.quick else None)
 
     def one(name: str, seed: int) -> tuple[Run, Model]:
-        unfinished = model_path(arguments.out, name, seed).with_suffix(".training")
-        return run(name, seed, molecules, arguments.epochs, unfinished)
+        return run(name, seed, molecules, arguments.epochs, arguments.out)
 
     def of_counts(_: Runs) -> None:
         if lightgbm is not None:
@@ -347,6 +338,6 @@ def begin(arguments: Namespace) -> Work:
 EXPERIMENT = Experiment(
     Run, [*ROWS], "two rows, one seed, few molecules", {"seeds": (3, 1), "epochs": (EPOCHS, QUICK_EPOCHS)}, begin,
     tell=lambda run: f"test MAE {run.test:.3f}", report=report, short_rows=[*ROWS][:2],
-    options=lambda options: options.add_argument("--data", type=Path, help="folder with aqsol (RELGRAPH_DATA, data)"),
+    options=lambda options: options.add_data("aqsol"),
     check=lambda options, arguments: options.find_data(arguments, "aqsol/train.npz"),
 )  # fmt: skip

@@ -12,10 +12,9 @@ largest m up to which all shares are at least 90 %.
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from statistics import mean
 
@@ -89,7 +88,6 @@ class Run:
     seed: int
     right: list[float]
     seconds: float
-    losses: list[float] = field(repr=False)
 
     @property
     def reach(self) -> int:
@@ -132,10 +130,9 @@ def draw_shares(runs: Runs) -> None:
 def begin(arguments: Namespace) -> Work:
     def run(name: str, seed: int) -> tuple[Run, Copier]:
         torch.manual_seed(seed)
-        model, start = Copier(*ROWS[name]), time.process_time()
-        found = train(model, losses(model, seed), arguments.steps, RATE, title=f"{name}, seed {seed}")
-        seconds = time.process_time() - start
-        return Run(name, seed, shares(model, TESTED), seconds, found), model
+        model = Copier(*ROWS[name])
+        seconds = train(model, losses(model, seed), arguments.steps, RATE, title=f"{name}, seed {seed}")
+        return Run(name, seed, shares(model, TESTED), seconds), model
 
     layers = sum(ROWS[name][0] for name in arguments.rows)
     seconds = len(arguments.seeds) * arguments.steps * layers * SECONDS_A_STEP

@@ -22,11 +22,10 @@ from __future__ import annotations
 
 import gzip
 import random
-import time
 from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
 from statistics import mean
@@ -34,8 +33,8 @@ from typing import Any
 
 import torch
 from dependency_trees import LABELER, Inflector, hide_verbs, make_sentence
-from example_options import QUICK_NEEDS_NONE, Options
-from example_runs import percent, train
+from example_options import Options
+from example_runs import by_row, percent, train
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -201,7 +200,6 @@ class Run:
     validation: dict[str, float]
     test: dict[str, float]
     seconds: float
-    losses: list[float] = field(repr=False)
 
 
 @torch.no_grad()
@@ -232,23 +230,18 @@ def guess(train: Sequence[Question], test: Sequence[Question], clue: Callable[[F
 def report(runs: Sequence[Run], rules: dict[str, float]) -> str:
     """The table that the command prints, and the rules that learn nothing."""
     lines = [f"{'variant':<22}" + "".join(f"{name:>15}" for name in COLUMNS) + f"{'seconds':>9}"]
-    for name in dict.fromkeys(run.variant for run in runs):
-        mine = [run for run in runs if run.variant == name]
+    for name, mine in by_row(runs).items():
         cells = (percent([run.test[column] for run in mine]) for column in COLUMNS)
         lines.append(f"{name:<22}" + "".join(f"{c:>15}" for c in cells) + f"{mean(r.seconds for r in mine):>9.0f}")
     lines += [f"most frequent form, given {name}: {100 * share:.1f} %" for name, share in rules.items()]
     return "\n".join(lines)
 
 
-def options(options: Options) -> None:
-    options.add_argument("--data", type=Path, help="folder with ud-ewt (RELGRAPH_DATA, else data)")
-
-
 def check(options: Options, arguments: Namespace) -> None:
     """Find the files of the treebank; none for made-up sentences."""
     arguments.files = {}
     for part in () if arguments.quick and arguments.data is None else PARTS:
-        arguments.files[part] = options.find_data(arguments, f"ud-ewt/en_ewt-ud-{part}.conllu.gz", QUICK_NEEDS_NONE)
+        arguments.files[part] = options.find_data(arguments, f"ud-ewt/en_ewt-ud-{part}.conllu.gz")
 
 
 def begin(arguments: Namespace) -> Work:
@@ -264,12 +257,11 @@ def begin(arguments: Namespace) -> Work:
     def run(name: str, seed: int) -> tuple[Run, Inflector]:
         torch.manual_seed(seed)
         row = ROWS[name]
-        model, start = row.model(len(vocabulary) + 1), time.perf_counter()
+        model = row.model(len(vocabulary) + 1)
         taken = losses(row, model, batches["train"], seed)
-        found = train(model, taken, arguments.steps, LEARNING_RATE, title=f"{name}, seed {seed}")
-        seconds = time.perf_counter() - start
+        seconds = train(model, taken, arguments.steps, LEARNING_RATE, title=f"{name}, seed {seed}")
         validation, test = (accuracy(row, model, batches[part]) for part in ("dev", "test"))
-        return Run(name, seed, validation, test, seconds, found), model
+        return Run(name, seed, validation, test, seconds), model
 
     def rules() -> dict[str, float]:
         return {name: guess(questions["train"], questions["test"], clue) for name, clue in GUESSES.items()}
@@ -285,5 +277,5 @@ EXPERIMENT = Experiment(
     {"seeds": (3, 1), "steps": (STEPS, QUICK_STEPS)}, begin,
     tell=lambda run: f"{100 * run.test['all']:.1f} % right", report=report, check=check,
     short_rows=[name for name in ROWS if name not in NOT_SHORT],
-    options=options,
+    options=lambda options: options.add_data("ud-ewt"),
 )  # fmt: skip

@@ -13,12 +13,12 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import networkx as nx
 import torch
 from example_options import Options, positive
-from example_runs import by_row, lead, percent
+from example_runs import by_row, by_seed, lead, percent
 from karate_club import CLUB, DISTANCES, HEADS, LABELS, SIDES, UNKNOWN, WIDTH, Members, choose, shown, train
 from karate_club import with_distances as distances
 from torch import Tensor
@@ -79,20 +79,18 @@ class Run:
     voted: float
     parameters: int
     seconds: float
-    losses: list[float] = field(repr=False)
 
 
 def report(runs: Sequence[Run]) -> str:
     """The table that is printed; its last column is how far a row is ahead of GCNConv on the same known members."""
-    rows, first = by_row(runs, lambda run: run), next(iter(ROWS))
-    by_seed = {name: {run.seed: run.right for run in mine} for name, mine in rows.items()}
+    seeds, first = by_seed(runs, "right"), next(iter(ROWS))
     lines = [f"{'row':<21}{'right sides':>15}{'parameters':>12}   ahead of {first}"]
-    for name, mine in rows.items():
-        ahead = lead(by_seed[name], by_seed[first]) if name != first and first in by_seed else ""
-        right = percent(list(by_seed[name].values()))
+    for name, mine in by_row(runs).items():
+        ahead = lead(seeds[name], seeds[first]) if name != first and first in seeds else ""
+        right = percent([*seeds[name].values()])
         lines.append(f"{name:<21}{right:>15}{mine[0].parameters:>12,}   {ahead}".rstrip())
     votes = {run.seed: run.voted for run in runs}
-    ahead = lead(votes, by_seed[first]) if first in by_seed else ""
+    ahead = lead(votes, seeds[first]) if first in seeds else ""
     lines.append(f"{'nearest members vote':<21}{percent(list(votes.values())):>15}{'–':>12}   {ahead}".rstrip())
     return "\n".join(lines)
 
@@ -107,12 +105,12 @@ def begin(arguments: Namespace) -> Work:
         known = choose(seed, arguments.known)
         torch.manual_seed(seed)
         model, start = ROWS[name](), time.process_time()
-        losses = train(model, known, arguments.steps)
+        train(model, known, arguments.steps)
         seconds = time.process_time() - start
         with torch.no_grad():
             right = share_right(model(shown(known)).argmax(-1), known)
         size = sum(parameter.numel() for parameter in model.parameters())
-        return Run(name, seed, right, share_right(vote(known), known), size, seconds, losses), model.eval()
+        return Run(name, seed, right, share_right(vote(known), known), size, seconds), model.eval()
 
     seconds = len(arguments.rows) * len(arguments.seeds) * arguments.steps * 0.005
     return Work({"steps": arguments.steps, "known": arguments.known}, seconds, run)

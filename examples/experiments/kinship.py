@@ -22,17 +22,16 @@ other families, the rate with RGATConv. Two seeds in other families said how lon
 from __future__ import annotations
 
 import random
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from statistics import mean
 from typing import Any
 
 import kinship as page
 import torch
-from example_runs import lead, percent, train
+from example_runs import by_row, leads, percent, train
 from kinship import EDGES, HEADS, TRAINED, WIDTH, Kin, families
 from torch import Tensor, nn
 from torch.nn.functional import gelu
@@ -188,7 +187,6 @@ class Run:
     right: dict[int, float]
     parameters: int
     seconds: float
-    losses: list[float] = field(repr=False)
 
     def __post_init__(self) -> None:
         """JSON turns the numbers of links into strings; turn them back."""
@@ -212,16 +210,13 @@ def report(runs: Sequence[Run]) -> str:
     """Percent right by the number of links, and differences between rows."""
     groups = {"2–4": range(2, TRAINED + 1), "5–6": (5, 6), "7–8": (7, 8), "9–10": (9, 10), "5–10": LONG}
     lines = [f"{'row':<22}" + "".join(f"{name:>13}" for name in groups) + f"{'parameters':>12}{'CPU seconds':>13}"]
-    done = {run.variant: [one for one in runs if one.variant == run.variant] for run in runs}
+    done = by_row(runs)
     for name in [name for name in ROWS if name in done]:
         mine = done[name]
         cells = "".join(f"{percent([run.mean(group) for run in mine], ''):>13}" for group in groups.values())
         lines.append(f"{name:<22}{cells}{mine[0].parameters:>12,}{mean(run.seconds for run in mine):>13.0f}")
     shares = {name: {run.seed: run.mean() for run in mine} for name, mine in done.items()}
-    for name, other in COMPARED:
-        if shares.get(name, {}).keys() & shares.get(other, {}).keys():
-            lines.append(f"5–10 links, {name} against {other}: {lead(shares[name], shares[other])}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"5–10 links, {line}" for line in leads(shares, COMPARED))])
 
 
 def begin(arguments: Namespace) -> Work:
@@ -232,12 +227,11 @@ def begin(arguments: Namespace) -> Work:
         size = replace(usual, steps=round(arguments.steps * row.longer))
         batches = [(names, row.labels(graph), *rest) for graph, names, *rest in training(size, seed)]
         torch.manual_seed(seed)
-        model, start = model_of(row), time.process_time()
+        model = model_of(row)
         steps = losses(model, batches, size.quiet, seed)
-        found = train(model, steps, size.steps, LEARNING_RATE, title=f"{name}, seed {seed}")
-        seconds = time.process_time() - start
+        seconds = train(model, steps, size.steps, LEARNING_RATE, title=f"{name}, seed {seed}")
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        return Run(name, seed, accuracy(model, row, size.tested), parameters, seconds, found), model
+        return Run(name, seed, accuracy(model, row, size.tested), parameters, seconds), model
 
     all_steps = len(arguments.seeds) * arguments.steps * sum(ROWS[name].longer for name in arguments.rows)
     return Work(asdict(usual) | {"steps": arguments.steps}, all_steps * SECONDS_A_STEP, run)

@@ -34,7 +34,6 @@ from __future__ import annotations
 import math
 import random
 import sys
-import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -46,7 +45,7 @@ from typing import Any
 import example_runs
 import torch
 from example_options import Options
-from example_runs import Runs, percent, picture, train
+from example_runs import Runs, by_row, percent, picture, train
 from function_names import Batch, Question, Words, groups, read
 from kept_results import SHORT_MODEL
 from naming_functions import RELATIONS, Namer
@@ -146,7 +145,6 @@ class Run:
     test: dict[str, dict[str, float]]
     seconds: float
     answers: list[str] = field(repr=False)
-    losses: list[float] = field(repr=False)
 
 
 def ahead(runs: Sequence[Run], questions: Sequence[Question], row: str) -> dict[str, dict[str, list[float]]]:
@@ -180,8 +178,7 @@ COLUMNS = {"exact": ("beam", "exact"), "F1": ("beam", "F1"), "greedy F1": ("gree
 def report(runs: Sequence[Run], rules: dict[str, dict[str, float]]) -> str:
     """The table that the command prints."""
     lines = [f"{'variant':<20}" + "".join(f"{name:>14}" for name in COLUMNS) + f"{'seconds':>9}"]
-    for name in dict.fromkeys(run.variant for run in runs):
-        mine = [run for run in runs if run.variant == name]
+    for name, mine in by_row(runs).items():
         cells = [percent([run.test[way][column] for run in mine], "") for way, column in COLUMNS.values()]
         lines.append(f"{name:<20}" + "".join(f"{c:>14}" for c in cells) + f"{mean(r.seconds for r in mine):>9.0f}")
     for name, found in rules.items():
@@ -239,12 +236,11 @@ def begin(arguments: Namespace) -> Work:
 
     def run(name: str, seed: int) -> tuple[Run, Namer]:
         torch.manual_seed(seed)
-        model, start = build(words, VARIANTS[name]), time.perf_counter()
-        found = train(model, losses(model, batches, seed), steps, LEARNING_RATE, title=f"{name}, seed {seed}")
-        seconds = time.perf_counter() - start
+        model = build(words, VARIANTS[name])
+        seconds = train(model, losses(model, batches, seed), steps, LEARNING_RATE, title=f"{name}, seed {seed}")
         answers = {way: write(model, asked, words, how) for way, how in WAYS.items()}
         test = {way: score(mine, asked) for way, mine in answers.items()}
-        return Run(name, seed, test, seconds, [" ".join(answer) for answer in answers["beam"]], found), model
+        return Run(name, seed, test, seconds, [" ".join(answer) for answer in answers["beam"]]), model
 
     def draw(runs: Runs) -> None:
         for name, columns in ahead(runs.done, asked, "relations").items():

@@ -18,14 +18,14 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 from example_options import Options
-from example_runs import Runs, cores, lead, percent, picture, side_by_side, train
+from example_runs import Runs, by_row, by_seed, cores, leads, percent, picture, side_by_side, train
 from kept_results import SHORT_MODEL
 from pretrained_relations import HIDDEN, PAD, SIZES, Pointer, masked
 from stdlib_functions import Batch, Function
@@ -112,22 +112,17 @@ class Run:
     accuracy: float
     parameters: int
     seconds: float
-    losses: list[float] = field(default_factory=list, repr=False)
 
 
 def report(runs: Sequence[Run], rules: dict[str, float]) -> str:
     """The table that the command prints, and the leads that the page speaks of."""
-    hits = {name: {run.seed: run.accuracy for run in runs if run.variant == name} for name in ROWS}
-    hits = {name: mine for name, mine in hits.items() if mine}
     lines = [f"{'row':<30}{'right':>14}{'parameters':>12}{'CPU seconds':>13}"]
-    for name, mine in hits.items():
-        several = [run for run in runs if run.variant == name]
-        seconds = mean(run.seconds for run in several)
-        lines.append(f"{name:<30}{percent([*mine.values()]):>14}{several[0].parameters:>12,}{seconds:>13.0f}")
+    for name, mine in by_row(runs).items():
+        right, seconds = percent([run.accuracy for run in mine]), mean(run.seconds for run in mine)
+        lines.append(f"{name:<30}{right:>14}{mine[0].parameters:>12,}{seconds:>13.0f}")
     lines += [f"{name:<30}{100 * share:>12.1f} %" for name, share in rules.items()]
-    *others, best = hits
-    lines += [f"{best}, lead over {other}: {lead(hits[best], hits[other])}" for other in others]
-    return "\n".join(lines)
+    *others, best = ROWS
+    return "\n".join([*lines, *leads(by_seed(runs, "accuracy"), [(best, other) for other in others])])
 
 
 def draw_tables(folder: Path, model: Any, note: str) -> None:
@@ -163,7 +158,7 @@ def begin(arguments: Namespace) -> Work:
             pretrain(words, data, folder_of(seed), PRETRAINING * steps, seed)
 
         missing = [seed for seed in seeds if arguments.fresh or not (folder_of(seed) / "config.json").exists()]
-        for _ in side_by_side(make, missing, processes) if processes > 1 else map(make, missing):
+        for _ in side_by_side(make, missing, processes):
             pass
 
     def run(name: str, seed: int) -> tuple[Run, Pointer]:
@@ -171,10 +166,10 @@ def begin(arguments: Namespace) -> Work:
         torch.manual_seed(seed)
         model = row.model(folder_of(seed))
         losses = (cross_entropy(row.scores(model, batch, words), batch.target) for batch in data.training(seed))
-        taken = train(model, losses, steps, RATE, title=f"{name}, seed {seed}")
+        train(model, losses, steps, RATE, title=f"{name}, seed {seed}")
         parameters = sum(weight.numel() for weight in model.parameters())
         accuracy = data.accuracy(lambda batch: row.scores(model, batch, words))
-        return Run(name, seed, accuracy, parameters, time.process_time() - start, taken), model
+        return Run(name, seed, accuracy, parameters, time.process_time() - start), model
 
     def draw(runs: Runs) -> None:
         name = [*ROWS][-1]

@@ -22,10 +22,9 @@ from __future__ import annotations
 
 import platform
 import random
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -34,7 +33,7 @@ from typing import Any
 import torch
 from code_relations import question_graph
 from example_options import Options
-from example_runs import Runs, cores, percent, picture, train
+from example_runs import Runs, by_row, cores, percent, picture, train
 from kept_results import SHORT_MODEL
 from quickstart import CODE, DISTANCE, HEADS, WIDTH, Pointer
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
@@ -176,28 +175,25 @@ class Run:
     variant: str
     seed: int
     parameters: int
-    accuracy: float = 0.0
-    seconds: float = 0.0
-    losses: list[float] = field(default_factory=list, repr=False)
+    accuracy: float
+    seconds: float
 
 
 def run(variant: Variant, data: Data, steps: int, seed: int) -> tuple[Run, Pointer]:
     """Train and test one variant."""
     model = variant.build(len(data.train.vocabulary), seed)
-    result = Run(variant.name, seed, sum(p.numel() for p in model.parameters() if p.requires_grad))
-    start, title = time.perf_counter(), f"{variant.name}, seed {seed}"
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     losses = (cross_entropy(variant.scores(model, batch), batch.target) for batch in data.training(seed))
-    result.losses = train(model, losses, steps, variant.learning_rate, warm_up=WARM_UP, title=title)
-    result.seconds = time.perf_counter() - start
-    result.accuracy = data.accuracy(lambda batch: variant.scores(model, batch))
-    return result, model
+    title = f"{variant.name}, seed {seed}"
+    seconds = train(model, losses, steps, variant.learning_rate, warm_up=WARM_UP, title=title)
+    accuracy = data.accuracy(lambda batch: variant.scores(model, batch))
+    return Run(variant.name, seed, parameters, accuracy, seconds), model
 
 
 def report(runs: Sequence[Run], rules: dict[str, float]) -> str:
     """The table that the command prints."""
     lines = [f"{'variant':<36}{'parameters':>12}{'accuracy':>28}{'seconds':>10}"]
-    for name in dict.fromkeys(r.variant for r in runs):
-        mine = [r for r in runs if r.variant == name]
+    for name, mine in by_row(runs).items():
         hits = [r.accuracy for r in mine]
         shown = percent(hits)
         if len(hits) > 1:
@@ -220,39 +216,33 @@ def draw_labels(path: Path, data: Data) -> None:
         ax.set_title(f"{function.name} in {function.path}: what the key (column) is to the query (row)")
 
 
-def _joined(parts: Any, dim: int) -> Tensor:
-    """The parts of a sum of labels, concatenated; a single part stays unchanged."""
-    return torch.cat(tuple(parts), dim) if isinstance(parts, (tuple, list)) else parts
-
-
 @torch.no_grad()
 def label_mass(variant: Variant, model: Pointer, batch: Batch) -> Tensor:
     """The attention that each label receives, averaged over tokens: ``[layers, HEADS, R]``."""
     with rg.record_attention(model) as record:
         variant.scores(model, batch)
-    masses = [_joined(calls[0].label_mass, -1) for calls in record.values()]
+    masses: list[Any] = [calls[0].label_mass for calls in record.values()]
     return torch.stack([mass.transpose(1, 2)[~batch.padding].mean(0) for mass in masses])
 
 
 @torch.no_grad()
-def draw_labels_of(folder: Path, variant: Variant, model: Any, data: Data, batches: int = 20, note: str = "") -> None:
+def draw_labels_of(folder: Path, variant: Variant, model: Any, data: Data, note: str) -> None:
     """A model's tables, and the attention that each label receives on test functions."""
     assert variant.labeler is not None
     names, row = variant.labeler.names, variant.name.replace(" ", "-")
-    names = [str(n) for part in names for n in part] if isinstance(names[0], tuple) else list(names)
     attention = [module for module in model.modules() if isinstance(module, rg.RelationAttention)]
     with picture(folder / f"tables-{row}.png", 13, 8, len(attention), 2, note=note) as axes:
         for number, (layer, panels) in enumerate(zip(attention, axes, strict=True)):
             assert layer.tables is not None
             for ax, (name, table) in zip(panels, layer.tables().items(), strict=True):
-                rg.plot.table_norms(_joined(table, 0), names, ax=ax)
+                rg.plot.table_norms(table, names, ax=ax)
                 ax.set_title(f"{variant.name}, layer {number}: {name}")
                 ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
                 if number < len(attention) - 1:
                     ax.set_xlabel("")
                     ax.tick_params(labelbottom=False)
     asked = list(data.testing())
-    mass = torch.stack([label_mass(variant, model, batch) for batch in asked[:: max(1, len(asked) // batches)]]).mean(0)
+    mass = torch.stack([label_mass(variant, model, batch) for batch in asked[:: max(1, len(asked) // 20)]]).mean(0)
     near = [label for label, name in enumerate(names) if name not in FARTHEST]
     with picture(folder / f"attention-{row}.png", 11, 4.5, note=note) as ax:
         rg.plot.label_mass(mass[..., near], [names[label] for label in near], axes="LHR", ax=ax)

@@ -51,12 +51,11 @@ import numpy as np
 import pandas as pd
 import torch
 from example_options import Options
-from example_runs import by_row, model_path, train_on
+from example_runs import by_row, by_seed, leads, train_on
 from graph_classification import roc_auc
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, gelu, l1_loss
 from torch_geometric.nn import HGTConv
-from translation.intervals import interval
 
 import relgraph as rg
 from experiments import Experiment, Work
@@ -499,25 +498,19 @@ class Run:
 
 def report(runs: Sequence[Run], task: Task, tests: Sequence[Group]) -> str:
     """The table that the command prints, and how far the row with labels is ahead of the others."""
-    by_seed = {name: {run.seed: run for run in mine} for name, mine in by_row(runs, lambda run: run).items()}
+    seeds = by_seed(runs, "score")
     lines = [f"{'row':<34}{'AUROC' if task.yes_no else 'MAE':>16}{'mean answer':>13}{'parameters':>12}{'seconds':>9}"]
-    for name, mine in by_seed.items():
-        scores = [run.score for run in mine.values()]
+    for name, mine in by_row(runs).items():
+        scores = [*seeds[name].values()]
         spread = f" ± {stdev(scores):.3f}" if len(scores) > 1 else ""
-        together = score_of(np.mean([run.answers for run in mine.values()], 0).tolist(), tests, task)
-        sizes = f"{mine[0].parameters:>12,}{mean(run.seconds for run in mine.values()):>9.0f}"
+        together = score_of(np.mean([run.answers for run in mine], 0).tolist(), tests, task)
+        sizes = f"{mine[0].parameters:>12,}{mean(run.seconds for run in mine):>9.0f}"
         lines.append(f"{name:<34}{f'{mean(scores):.3f}{spread}':>16}{together:>13.3f}{sizes}")
-    ours = by_seed.pop(OURS, {})
-    for name, theirs in by_seed.items():
-        gains = [ours[seed].score - theirs[seed].score for seed in ours.keys() & theirs.keys()]
-        if len(gains) > 1:
-            low, high = interval(gains)
-            lines.append(f"{OURS} less {name}: {mean(gains):+.3f} ({low:+.3f} to {high:+.3f})")
-    return "\n".join(lines)
+    return "\n".join([*lines, *leads(seeds, [(OURS, name) for name in ROWS if name != OURS], 1, 3)])
 
 
 def options(options: Options) -> None:
-    options.add_argument("--data", type=Path, help="folder with rel-f1 (RELGRAPH_DATA, else data)")
+    options.add_data("rel-f1")
     options.add_argument("--task", choices=TASKS, default="dnf", help="the question (dnf)")
     options.add_argument("--validate", action="store_true", help="ask the questions of 2005 to 2009, frozen at 2005")
 
@@ -545,9 +538,8 @@ def begin(arguments: Namespace) -> Work:
             return Run(row, seed, score_of(answers, tests, task), 0, time.thread_time() - start, answers), None
         torch.manual_seed(seed)
         model = make_model(row, known, task)
-        unfinished = model_path(arguments.out, row, seed).with_suffix(".training")
         loss = loss_of(model, groups, known, task, seed)
-        seconds = train_on(unfinished, model, loss, steps, RATE, seed=seed, title=f"{row}, seed {seed}")
+        seconds = train_on(arguments.out, row, seed, model, loss, steps, RATE)
         answers = answers_of(model, tests, known)
         size = sum(weight.numel() for weight in model.parameters())
         return Run(row, seed, score_of(answers, tests, task), size, seconds, answers), model

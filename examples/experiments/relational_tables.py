@@ -12,18 +12,17 @@ Every cell knows its column and its value. The rows of the table differ in what 
 from __future__ import annotations
 
 import random
-import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import mean
 from typing import Any
 
 import pandas as pd
 import torch
-from example_runs import Runs, by_row, lead, percent, train
+from example_runs import Runs, by_row, by_seed, leads, percent, train
 from relational_tables import LABELER, Reader, make_batches, make_tables, pack
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -120,7 +119,6 @@ class Run:
     seed: int
     accuracy: float
     seconds: float
-    losses: list[float] = field(repr=False)
 
 
 @torch.no_grad()
@@ -144,16 +142,11 @@ def without_times(tables: dict[str, pd.DataFrame]) -> float:
 def report(runs: Sequence[Run]) -> str:
     """The table that the command prints, and how far the row with times is ahead of the others."""
     lines = [f"{'row':<25}{'right':>16}{'seconds':>9}"]
-    rows = by_row(runs, lambda run: run)
-    for name, mine in rows.items():
+    for name, mine in by_row(runs).items():
         right = percent([run.accuracy for run in mine])
         lines.append(f"{name:<25}{right:>16}{mean(run.seconds for run in mine):>9.0f}")
-    shares = {name: {run.seed: run.accuracy for run in mine} for name, mine in rows.items()}
-    ours = shares.pop(OURS, {})
-    lines += [
-        f"{OURS} against {name}: {lead(ours, theirs)}" for name, theirs in shares.items() if ours.keys() & theirs.keys()
-    ]
-    return "\n".join(lines)
+    others = [(OURS, name) for name in VARIANTS if name != OURS]
+    return "\n".join([*lines, *leads(by_seed(runs, "accuracy"), others)])
 
 
 def begin(arguments: Namespace) -> Work:
@@ -166,11 +159,10 @@ def begin(arguments: Namespace) -> Work:
     def run(name: str, seed: int) -> tuple[Run, Reader]:
         torch.manual_seed(seed)
         row = VARIANTS[name]
-        model, start = Reader(database, row.labeler, 2 * NAME * row.keys), time.process_time()
+        model = Reader(database, row.labeler, 2 * NAME * row.keys)
         taken = losses(model, row, training, seed)
-        found = train(model, taken, steps[name], LEARNING_RATE, title=f"{name}, seed {seed}")
-        seconds = time.process_time() - start
-        return Run(name, seed, accuracy(model, row, tests), seconds, found), model
+        seconds = train(model, taken, steps[name], LEARNING_RATE, title=f"{name}, seed {seed}")
+        return Run(name, seed, accuracy(model, row, tests), seconds), model
 
     def draw(runs: Runs) -> None:
         rule = without_times(make_tables(size.tests * size.contracts, "test"))

@@ -10,7 +10,7 @@ SCAN (Lake and Baroni 2018) has 20,910 commands of up to nine words, and the act
     LTURN LTURN LTURN LTURN JUMP JUMP
 
 A split *by length* trains on commands of up to 22, 26 or 30 actions and asks for all longer ones, up to 48 (Csordás,
-Irie and Schmidhuber 2021). The split *jump* shows ``jump`` in training by itself only, and asks for it in sentences.
+Irie and Schmidhuber 2021); here it is 26.
 
 All rows are one encoder-decoder of Csordás et al.'s size, three and three layers of width 128, and differ in how
 positions reach it:
@@ -27,12 +27,11 @@ figures. With its random shift the second row had not learned the task in these 
 
 .. code-block:: sh
 
-    python examples/run.py scan                 # split 26, three seeds, five hours of two CPU cores
-    python examples/run.py scan --split jump
-    python examples/run.py scan --quick             # two rows, one seed, up to eight actions, half a minute
+    python examples/run.py scan                 # three seeds, five hours of two CPU cores
+    python examples/run.py scan --quick         # two rows, one seed, up to eight actions, half a minute
 
 The commands are made here from SCAN's grammar, so no file is needed; they equal the published ones. The command writes
-``results.json`` and models to ``scan-out/SPLIT/``. After Ctrl-C the same command continues within a run. Runs that are
+``results.json`` and models to ``scan-out/26/``. After Ctrl-C the same command continues within a run. Runs that are
 done already are in ``examples/kept/partial/scan-26.json``: copy it to ``scan-out/26/results.json`` to leave them out.
 """
 
@@ -48,7 +47,7 @@ from statistics import mean
 
 import torch
 from example_options import Options
-from example_runs import by_row, cores, lead, model_path, percent, train_on
+from example_runs import by_row, by_seed, cores, leads, percent, train_on
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -83,27 +82,19 @@ def commands() -> list[Command]:
 
 @dataclass(frozen=True)
 class Split:
-    """Commands to train on, and those to ask for: of the same kind, and of another one."""
+    """Commands to train on, and those to ask for: of the same lengths, and longer ones."""
 
     train: list[Command]
     same: list[Command]
     other: list[Command]
 
     @classmethod
-    def named(cls, name: str) -> Split:
-        """The split ``jump``, or that by length after so many actions.
-
-        ``same`` is held out of the training by length; in ``jump`` it is a part of the training.
-        """
+    def after(cls, longest: int) -> Split:
+        """The split after so many actions."""
         known, other = [], []
         for command in commands():
-            beyond = "jump" in command[0] if name == "jump" else len(command[1]) > int(name)
-            (other if beyond else known).append(command)
+            (other if len(command[1]) > longest else known).append(command)
         random.Random(1234).shuffle(known)
-        if name == "jump":  # "jump" itself is a tenth of the training, as in the published split
-            alone = (("jump",), ("JUMP",))
-            other.remove(alone)
-            return cls(known + [alone] * 1467, known[: len(known) // 10], other)
         tenth = len(known) // 10
         return cls(known[tenth:], known[:tenth], other)
 
@@ -231,11 +222,11 @@ class Run:
     early: float | None = None
 
 
-def run(name: str, seed: int, split: Split, steps: int, unfinished: Path) -> tuple[Run, Model]:
-    """Train a row with a seed, or continue the training that a file keeps, and test it."""
+def run(name: str, seed: int, split: Split, steps: int, folder: Path) -> tuple[Run, Model]:
+    """Train a row with a seed, or continue its training, and test it."""
     torch.manual_seed(seed)
-    model, title = Model(name), f"{name}, seed {seed}"
-    seconds = train_on(unfinished, model, loss_of(model, split.train, seed), steps, RATE, seed=seed, title=title)
+    model = Model(name)
+    seconds = train_on(folder, name, seed, model, loss_of(model, split.train, seed), steps, RATE)
     other, same = verdicts(model, split.other), verdicts(model, split.same)
     lengths: dict[int, list[bool]] = {}
     for (_, actions), verdict in zip(split.other, other, strict=True):
@@ -249,41 +240,34 @@ def run(name: str, seed: int, split: Split, steps: int, unfinished: Path) -> tup
 
 def report(runs: Sequence[Run]) -> str:
     """The table that the command prints, and the leads of the relative rows."""
-    same, other = by_row(runs, lambda one: one.same), by_row(runs, lambda one: one.other)
     lines = [f"{'positions':<22}{'as trained':>16}{'other':>16}{'parameters':>12}{'CPU seconds':>13}"]
-    for name in other:
-        mine = [one for one in runs if one.variant == name]
-        figures = f"{percent(same[name]):>16}{percent(other[name]):>16}{mine[0].parameters:>12,}"
+    for name, mine in by_row(runs).items():
+        same, other = (percent([getattr(one, column) for one in mine]) for column in ("same", "other"))
+        figures = f"{same:>16}{other:>16}{mine[0].parameters:>12,}"
         lines.append(f"{name:<22}{figures}{mean(one.seconds for one in mine):>13.0f}")
-    seeds = {name: {one.seed: one.other for one in runs if one.variant == name} for name in other}
-    for ours, theirs in product(seeds, seeds):
-        if ours.startswith("relative") and not theirs.startswith("relative") and set(seeds[ours]) & set(seeds[theirs]):
-            lines.append(f"{ours}, lead over {theirs}: {lead(seeds[ours], seeds[theirs])}")
-    return "\n".join(lines)
+    *others, relative, one_layer = ROWS
+    pairs = [*product((relative, one_layer), others), (one_layer, relative)]
+    return "\n".join([*lines, *leads(by_seed(runs, "other"), pairs)])
 
 
 STEPS, QUICK_STEPS, SECONDS_A_STEP = 10_000, 100, 0.13
-SPLITS, QUICK_SPLIT = ("22", "26", "30", "jump"), "8"
-
-
-def options(options: Options) -> None:
-    options.add_argument("--split", choices=SPLITS, help="what training lacks (26: commands of more actions)")
+LONGEST, QUICK_LONGEST = 26, 8
 
 
 def check(_: Options, arguments: Namespace) -> None:
-    arguments.split = arguments.split or (QUICK_SPLIT if arguments.quick else "26")
-    arguments.out = arguments.out / arguments.split
+    arguments.longest = QUICK_LONGEST if arguments.quick else LONGEST
+    arguments.out = arguments.out / str(arguments.longest)
 
 
 def begin(arguments: Namespace) -> Work:
-    split, steps = Split.named(arguments.split), arguments.steps
+    split, steps = Split.after(arguments.longest), arguments.steps
     if arguments.quick:
         split = Split(split.train, split.same, split.other[:512])
 
     def one(name: str, seed: int) -> tuple[Run, Model]:
-        return run(name, seed, split, steps, model_path(arguments.out, name, seed).with_suffix(".training"))
+        return run(name, seed, split, steps, arguments.out)
 
-    settings = {"split": arguments.split, "steps": steps, "batch": BATCH, "rate": RATE, "dropout": DROPOUT}
+    settings = {"split": str(arguments.longest), "steps": steps, "batch": BATCH, "rate": RATE, "dropout": DROPOUT}
     seconds = len(arguments.rows) * len(arguments.seeds) * steps * SECONDS_A_STEP
     return Work(settings, seconds, one, processes=1 if arguments.quick else cores())
 
@@ -291,5 +275,5 @@ def begin(arguments: Namespace) -> Work:
 EXPERIMENT = Experiment(
     Run, [*ROWS], "two rows, one seed, few steps", {"seeds": (3, 1), "steps": (STEPS, QUICK_STEPS)}, begin,
     tell=lambda run: f"{100 * run.same:.1f} % and {100 * run.other:.1f} % right", report=report,
-    short_rows=("sinusoidal", "relative"), options=options, check=check,
+    short_rows=("sinusoidal", "relative"), check=check,
 )  # fmt: skip

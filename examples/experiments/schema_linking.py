@@ -19,15 +19,14 @@ The short mode trains two rows on fewer questions for fewer steps.
 from __future__ import annotations
 
 import random
-import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
 import torch
-from example_runs import by_row, lead, percent, train
+from example_runs import by_row, by_seed, leads, percent, train
 from schema_linking import LABELER, MARKS, NUMBER, Pointer, make_batches, pack
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -140,7 +139,6 @@ class Run:
     of: float
     behind: float
     seconds: float
-    losses: list[float] = field(repr=False)
 
 
 @torch.no_grad()
@@ -171,15 +169,10 @@ def guesses(batches: Sequence[Batch]) -> dict[str, dict[str, float]]:
 def report(runs: Sequence[Run], rules: dict[str, dict[str, float]]) -> str:
     """The table that the command prints, how far relations are ahead of the other rows, and what rules give."""
     lines = [f"{'variant':<22}" + "".join(f"{name:>16}" for name in ("accuracy", *MARKS)) + f"{'seconds':>9}"]
-    rows = by_row(runs, lambda run: run)
-    for name, mine in rows.items():
+    for name, mine in by_row(runs).items():
         cells = (percent([getattr(run, column) for run in mine]) for column in ("accuracy", *MARKS))
         lines.append(f"{name:<22}" + "".join(f"{c:>16}" for c in cells) + f"{mean(r.seconds for r in mine):>9.0f}")
-    shares = {name: {run.seed: run.accuracy for run in mine} for name, mine in rows.items()}
-    ours = shares.pop(OURS, {})
-    lines += [
-        f"{OURS} against {name}: {lead(ours, theirs)}" for name, theirs in shares.items() if ours.keys() & theirs.keys()
-    ]
+    lines += leads(by_seed(runs, "accuracy"), [(OURS, name) for name in ROWS if name != OURS])
     for name, right in rules.items():
         lines.append(f"{name}: " + ", ".join(f"{column} {100 * share:.1f} %" for column, share in right.items()))
     return "\n".join(lines)
@@ -193,11 +186,10 @@ def begin(arguments: Namespace) -> Work:
     def run(name: str, seed: int) -> tuple[Run, Pointer]:
         torch.manual_seed(seed)
         row = ROWS[name]
-        model, start = row.model(), time.process_time()
+        model = row.model()
         taken = losses(row, model, training, seed)
-        found = train(model, taken, size.steps, LEARNING_RATE, title=f"{name}, seed {seed}")
-        seconds = time.process_time() - start
-        return Run(name, seed, **hits(row, model, tests), seconds=seconds, losses=found), model
+        seconds = train(model, taken, size.steps, LEARNING_RATE, title=f"{name}, seed {seed}")
+        return Run(name, seed, **hits(row, model, tests), seconds=seconds), model
 
     each = size.steps * SECONDS_A_STEP[arguments.quick]
     return Work(asdict(size), len(arguments.rows) * len(arguments.seeds) * each, run, rules=lambda: guesses(tests))

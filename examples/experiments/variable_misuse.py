@@ -30,17 +30,16 @@ import os
 import platform
 import random
 import sysconfig
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 from example_options import Options
-from example_runs import Runs, percent, picture, train
+from example_runs import Runs, by_row, percent, picture, train
 from great_data import PARTS, Batch, Record, batches, great_files, read_great, read_source
 from great_data import ROWS as WORDS
 from kept_results import SHORT_MODEL
@@ -119,7 +118,6 @@ class Run:
     seed: int
     right: dict[str, dict[str, float]]
     seconds: float
-    losses: list[float] = field(repr=False)
 
 
 @torch.no_grad()
@@ -163,8 +161,7 @@ def guesses(records: Sequence[Record]) -> dict[str, dict[str, float]]:
 def report(runs: Sequence[Run], rules: dict[str, dict[str, float]]) -> str:
     """The table that the command prints."""
     lines = [f"{'variant':<18}" + "".join(f"{title:>18}" for title in COLUMNS.values()) + f"{'seconds':>10}"]
-    for name in dict.fromkeys(run.variant for run in runs):
-        mine = [run for run in runs if run.variant == name]
+    for name, mine in by_row(runs).items():
         cells = [percent([run.right["test"][column] for run in mine], "") for column in COLUMNS]
         lines.append(f"{name:<18}" + "".join(f"{c:>18}" for c in cells) + f"{mean(r.seconds for r in mine):>10.0f}")
     for name, right in rules.items():
@@ -251,12 +248,11 @@ def begin(arguments: Namespace) -> Work:
     def run(name: str, seed: int) -> tuple[Run, Detective]:
         torch.manual_seed(seed)
         variant = VARIANTS[name]
-        model, start = variant.build(), time.perf_counter()
+        model = variant.build()
         taken = losses(model, variant, data["train"], seed)
-        found = train(model, taken, steps, LEARNING_RATE, title=f"{name}, seed {seed}")
-        seconds = time.perf_counter() - start
+        seconds = train(model, taken, steps, LEARNING_RATE, title=f"{name}, seed {seed}")
         right = {part: accuracy(model, variant, data[part]) for part in ("validation", "test")}
-        return Run(name, seed, right, seconds, found), model
+        return Run(name, seed, right, seconds), model
 
     def draw(runs: Runs) -> None:
         if "code relations" in arguments.rows:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from examples.translation.corpus import Pair
-from examples.translation.files import load_tensors, save_tensors
+from examples.translation.files import save_tensors
 from examples.translation.vocabulary import END, PAD, START, Vocabulary
-
-ENCODED_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
@@ -31,16 +29,12 @@ class Ragged:
     starts: Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> Self:
-        lengths = torch.tensor([0, *map(len, rows)])
-        return cls(torch.tensor([i for row in rows for i in row], dtype=torch.int32), lengths.cumsum(0))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """The lists of all parts, one part after another."""
-        parts = [cls.of([]), *parts]
-        lengths = torch.cat([part.lengths for part in parts])
-        return cls(torch.cat([part.ids for part in parts]), functional.pad(lengths.cumsum(0), (1, 0)))
+    def of(cls, rows: Iterable[Sequence[int]]) -> Self:
+        ids, lengths = array("i"), [0]
+        for row in rows:
+            ids.extend(row)
+            lengths.append(len(row))
+        return cls(torch.from_numpy(np.array(ids, dtype=np.int32)), torch.tensor(lengths).cumsum(0))
 
     @property
     def lengths(self) -> Tensor:
@@ -69,11 +63,7 @@ class Batch:
     target: Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on a device; copies to a GPU do not wait."""
-        if device.type != "cuda":
-            return Batch(self.source.to(device), self.target.to(device))
-        source, target = (x.pin_memory().to(device, non_blocking=True) for x in (self.source, self.target))
-        return Batch(source, target)
+        return Batch(self.source.to(device), self.target.to(device))
 
     @property
     def given(self) -> Tensor:
@@ -104,46 +94,32 @@ class Pairs:
     target: Ragged
 
     @classmethod
-    def encode(cls, pairs: Sequence[Pair], vocabulary: Vocabulary) -> Self:
+    def encode(cls, pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> Self:
         """Encode both sides of each pair."""
-        source, target = [], []
-        # Python lists take nine times the memory of a tensor, so encode only some pairs at once
-        for start in range(0, len(pairs), ENCODED_AT_ONCE):
-            some = pairs[start : start + ENCODED_AT_ONCE]
-            source.append(Ragged.of([[*row, END] for row in vocabulary.encode([pair[0] for pair in some])]))
-            target.append(Ragged.of([[START, *row, END] for row in vocabulary.encode([pair[1] for pair in some])]))
-        return cls(Ragged.joined(source), Ragged.joined(target))
+        sources, targets = (vocabulary.encode([pair[side] for pair in pairs]) for side in (0, 1))
+        return cls(Ragged.of([*row, END] for row in sources), Ragged.of([START, *row, END] for row in targets))
 
-    def save(self, path: Path, vocabulary: Vocabulary) -> None:
-        """Write the ids, and the fingerprint of their vocabulary."""
-        tensors = [self.source.ids, self.source.starts, self.target.ids, self.target.starts]
-        save_tensors(path, {"pairs": tensors, "vocabulary": vocabulary.fingerprint})
+    def save(self, path: Path) -> None:
+        save_tensors(path, [self.source.ids, self.source.starts, self.target.ids, self.target.starts])
 
     @classmethod
-    def load(cls, path: Path, vocabulary: Vocabulary) -> Self:
-        """Read the ids from a file.
-
-        Raises:
-            ValueError: the file is of another kind, or holds ids of another vocabulary.
-        """
-        saved = load_tensors(path, mmap=True)
-        if not isinstance(saved, dict) or saved.keys() != {"pairs", "vocabulary"}:
-            raise ValueError(f"{path} must be ids that prepare wrote")
-        if saved["vocabulary"] != vocabulary.fingerprint:
-            raise ValueError(
-                f"{path} must hold ids of the vocabulary in the same folder; run prepare again until it finishes"
-            )
-        ids, starts, target_ids, target_starts = saved["pairs"]
+    def load(cls, path: Path) -> Self:
+        ids, starts, target_ids, target_starts = torch.load(path, weights_only=True, mmap=True)
         return cls(Ragged(ids, starts), Ragged(target_ids, target_starts))
 
     def __len__(self) -> int:
         return len(self.source.starts) - 1
 
+    @property
+    def widths(self) -> Tensor:
+        """``[N]``, the tokens on the longer side of each pair."""
+        return torch.maximum(self.source.lengths, self.target.lengths - 1)
+
     def batch(self, index: Tensor) -> Batch:
         """The pairs at ``index``."""
         return Batch(self.source.padded(index), self.target.padded(index))
 
-    def batches(self, tokens: int, longest: int, seed: int | None) -> list[Tensor]:
+    def batches(self, tokens: int, longest: int | None = None, seed: int | None = None) -> list[Tensor]:
         """The pairs in each batch of an epoch.
 
         Args:
@@ -151,15 +127,16 @@ class Pairs:
             longest: leave out pairs with more tokens on a side.
             seed: seed of the order; None for short to long.
         """
-        sources, targets = self.source.lengths, self.target.lengths - 1
+        sources, targets, widths = self.source.lengths, self.target.lengths - 1, self.widths
         order = torch.arange(len(self))
         draws = torch.Generator().manual_seed(0 if seed is None else seed)
         if seed is not None:
             order = torch.randperm(len(self), generator=draws)
-        order = order[torch.maximum(sources, targets)[order] <= longest]
+        if longest is not None:
+            order = order[widths[order] <= longest]
         order = order[(targets * (int(sources.max()) + 1 if len(self) else 1) + sources)[order].argsort(stable=True)]
         sizes, rows, widest = [], 0, 0
-        for width in torch.maximum(sources, targets)[order].tolist():
+        for width in widths[order].tolist():
             if rows and max(widest, width) * (rows + 1) > tokens:
                 sizes.append(rows)
                 rows, widest = 0, 0

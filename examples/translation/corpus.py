@@ -1,97 +1,51 @@
-"""Parallel text: pairs of a source line and a target line, from one tab-separated file or two files of equal length."""
+"""Parallel text: read, split into training, validation and tests, and written with its vocabulary and ids."""
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import random
 import re
 import unicodedata
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from examples.translation.batches import Pairs
 from examples.translation.files import save_text
+from examples.translation.vocabulary import Vocabulary
 
 Pair = tuple[str, str]
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, plain or packed by gzip, without line ends and byte order mark.
-
-    Raises:
-        ValueError: a line is not UTF-8; the message gives its number. Or a packed file is broken.
-    """
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file, plain or packed by gzip, without line ends and byte order mark."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
         try:
-            yield from decode_lines(file, str(path))
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} must be a complete gzip file: {error}") from None
-
-
-def decode_lines(raws: Iterable[bytes], name: str) -> Iterator[str]:
-    """The same for an open file; error messages call it ``name``."""
-    for number, raw in enumerate(raws, 1):
-        try:
-            line = raw.rstrip(b"\r\n").decode("utf-8")
+            return [line.rstrip("\r\n") for line in file]
         except UnicodeDecodeError as error:
-            raise ValueError(f"{name}, line {number}: must be UTF-8, {error.reason} at byte {error.start}") from None
-        yield line.removeprefix("\ufeff") if number == 1 else line
+            raise ValueError(f"{path} must be UTF-8: {error}") from None
 
 
 def read_corpus(paths: Sequence[Path]) -> list[Pair]:
     """The pairs of one tab-separated file (source, target, anything), or of a source file and a target file.
 
+    Pairs with an empty side are left out.
+
     Raises:
-        ValueError: there are more than two files, a line has no tab, or two files differ in length; the message
-            names the line.
+        ValueError: there are more than two files, a line has no tab, or two files differ in length.
     """
-    if len(paths) not in (1, 2):
+    if len(paths) > 2:
         raise ValueError(f"a corpus must be one tab-separated file or two files, got {len(paths)} files")
-    return list(_tab_separated(paths[0]) if len(paths) == 1 else _in_step(*paths))
-
-
-def read_test(paths: Sequence[Path]) -> list[Pair]:
-    """The pairs of a test corpus, all of which count.
-
-    Raises:
-        ValueError: as for :func:`read_corpus`; or there is no pair, or a side is empty; the message names the line.
-    """
-    pairs = read_corpus(paths)
-    if not pairs:
-        raise ValueError(f"{paths[0]} must hold at least one pair, found none")
-    for number, (source, target) in enumerate(pairs, 1):
-        if not source or not target:
-            raise ValueError(f"{paths[0]}, line {number}: must have a source and a target to be measured on")
-    return pairs
-
-
-def with_both_sides(pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs without an empty side, which training can use."""
-    return [(source, target) for source, target in pairs if source and target]
-
-
-def _tab_separated(path: Path) -> Iterator[Pair]:
-    for number, line in enumerate(read_lines(path), 1):
-        source, tab, rest = line.partition("\t")
-        if not tab:
-            raise ValueError(f"{path}, line {number}: must be source, tab, target; got {_shortened(line)}")
-        yield source.strip(), rest.split("\t", 1)[0].strip()
-
-
-def _in_step(source: Path, target: Path) -> Iterator[Pair]:
-    lines, others = read_lines(source), read_lines(target)
-    number = 0
-    for number, line in enumerate(lines, 1):
-        other = next(others, None)
-        if other is None:
-            raise ValueError(f"{target} must have as many lines as {source}, but ends before line {number}")
-        yield line.strip(), other.strip()
-    if next(others, None) is not None:
-        raise ValueError(f"{source} must have as many lines as {target}, but ends before line {number + 1}")
-
-
-def _shortened(line: str) -> str:
-    return repr(line if len(line) <= 60 else line[:57] + "...")
+    columns = [read_lines(path) for path in paths]
+    if len(paths) == 1:
+        rows = [line.split("\t", 2)[:2] for line in columns[0]]
+        if (number := next((number for number, row in enumerate(rows, 1) if len(row) < 2), 0)) > 0:
+            raise ValueError(f"{paths[0]}, line {number}: must be source, tab, target; got {rows[number - 1][0]!r:.60}")
+    elif len(columns[0]) != len(columns[1]):
+        raise ValueError(f"{paths[1]} must have the {len(columns[0]):,} lines of {paths[0]}, got {len(columns[1]):,}")
+    else:
+        rows = zip(*columns, strict=True)
+    return [(source.strip(), target.strip()) for source, target in rows if source.strip() and target.strip()]
 
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
@@ -100,9 +54,9 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
     save_text(path, "".join(f"{source}\t{target}\n" for source, target in cells))
 
 
-def words(line: str) -> int:
-    """How many words a line has, split at white space."""
-    return len(line.split())
+def words(pair: Pair) -> int:
+    """How many words a source has, split at white space."""
+    return len(pair[0].split())
 
 
 def sentence_key(line: str) -> str:
@@ -116,10 +70,8 @@ def hold_out(pairs: Sequence[Pair], sizes: Sequence[int]) -> tuple[list[Pair], l
     For each drawn sentence only the first pair is kept, so that no sentence counts twice.
 
     Raises:
-        ValueError: there are too few different sentences, or a size is negative.
+        ValueError: there are too few different sentences.
     """
-    if min(sizes, default=0) < 0:
-        raise ValueError(f"parts that are held out must have at least 0 pairs, got {list(sizes)}")
     by_source: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_source.setdefault(sentence_key(pair[0]), []).append(pair)
@@ -128,3 +80,62 @@ def hold_out(pairs: Sequence[Pair], sizes: Sequence[int]) -> tuple[list[Pair], l
     drawn = iter(random.Random(0).sample(list(by_source), sum(sizes)))
     held = [[by_source.pop(next(drawn))[0] for _ in range(size)] for size in sizes]
     return [pair for group in by_source.values() for pair in group], held
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``prepare``."""
+    files = {"type": Path, "nargs": "+", "metavar": "FILE"}
+    parser.add_argument("out", type=Path, help="a new folder to write to")
+    parser.add_argument(
+        "--train", required=True, help="a tab-separated file, or a source file and a target file", **files
+    )
+    parser.add_argument("--valid", help="files as for --train (default: held out of the training pairs)", **files)
+    parser.add_argument("--test", help="files as for --train (default: held out of the training pairs)", **files)
+    parser.add_argument("--held-out", type=int, default=2000, help="pairs in each held-out part (default: 2000)")
+    parser.add_argument("--max-words", type=int, help="most words of a source from --train (default: any number)")
+    parser.add_argument(
+        "--unseen", nargs="*", default=[], metavar="LOW-HIGH", help="tests of longer sources, in words (default: none)"
+    )
+    parser.add_argument(
+        "--vocabulary-size", type=int, default=8000, help="subwords, shared by both languages (default: 8000)"
+    )
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Write ``train.pt``, ``valid.pt``, ``valid.tsv``, ``test.tsv``, ``test-LOW-HIGH.tsv`` and ``vocabulary.json``."""
+    if args.out.exists() and any(args.out.iterdir()):
+        raise ValueError(f"{args.out} must be a new folder, got one with files")
+    ranges = [_range(text) for text in args.unseen]
+    if ranges and (args.max_words is None or min(low for low, _ in ranges) <= args.max_words):
+        raise ValueError(f"--unseen must begin above --max-words, got {args.unseen} and {args.max_words}")
+    pairs = read_corpus(args.train)
+    parts = {name: read_corpus(files) for name in ("valid", "test") if (files := getattr(args, name))}
+    short = [pair for pair in pairs if args.max_words is None or words(pair) <= args.max_words]
+    missing = [name for name in ("valid", "test") if name not in parts]
+    train, held = hold_out(short, [args.held_out] * len(missing))
+    parts |= zip(missing, held, strict=True)
+    # a dash between spaces counts as a word but makes no different sentence: training may have its shorter form
+    seen = {sentence_key(source) for source, _ in short} if ranges else set()
+    for low, high in ranges:
+        inside = [pair for pair in pairs if low <= words(pair) <= high and sentence_key(pair[0]) not in seen]
+        different = len({sentence_key(source) for source, _ in inside})
+        parts[f"test-{low}-{high}"] = part = hold_out(inside, [min(args.held_out, different)])[1][0]
+        seen |= {sentence_key(source) for source, _ in part}
+    for name, part in {"train": train, **parts}.items():
+        if not part:
+            raise ValueError(f"{name} must have at least one pair, got none")
+    vocabulary = Vocabulary.train((line for pair in train for line in pair), args.vocabulary_size)
+    for name, part in (("train", train), ("valid", parts["valid"])):
+        Pairs.encode(part, vocabulary).save(args.out / f"{name}.pt")
+    for name, part in parts.items():
+        write_pairs(args.out / f"{name}.tsv", part)
+    save_text(args.out / "vocabulary.json", vocabulary.text)  # the last file: training needs it
+    sizes = ", ".join(f"{name} {len(part):,}" for name, part in {"train": train, **parts}.items())
+    print(f"{args.out}: {sizes} pairs, {len(vocabulary):,} ids")
+
+
+def _range(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    if not match or int(match[1]) > int(match[2]):
+        raise ValueError(f"--unseen must hold ranges such as 11-13, got {text!r}")
+    return int(match[1]), int(match[2])

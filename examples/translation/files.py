@@ -11,32 +11,19 @@ from typing import Any
 
 import torch
 
-PARTIAL = ".partial"
-
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder, which replaces ``path`` if the block succeeds and is deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    partial = path.with_name(f".{path.name}.partial")  # one name: the next write replaces what a kill left
     try:
         yield partial
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)  # its new name must be on the disk too
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove unfinished files of a killed process."""
-    for path in folder.glob(f".*{PARTIAL}"):
-        path.unlink(missing_ok=True)
 
 
 def save_text(path: Path, text: str) -> None:
@@ -50,32 +37,7 @@ def save_json(path: Path, value: Any) -> None:
     save_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def load_json(path: Path) -> Any:
-    """Read JSON.
-
-    Raises:
-        ValueError: the file holds something else; the message names it.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} must hold JSON: {error}") from None
-
-
 def save_tensors(path: Path, value: Any) -> None:
     """Write a value that ``torch.load(weights_only=True)`` can read."""
     with whole(path) as partial:
         torch.save(value, partial)
-
-
-def load_tensors(path: Path, *, mmap: bool = False) -> Any:
-    """Read a file of :func:`save_tensors` to the CPU.
-
-    Raises:
-        ValueError: the file holds something else; the message names it.
-    """
-    path.open("rb").close()  # raises OSError if the file cannot be opened
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except Exception as error:  # other files can raise any error here
-        raise ValueError(f"{path} must be a complete file saved by this program") from error

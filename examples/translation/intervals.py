@@ -11,12 +11,11 @@ from scipy.stats import t
 CONFIDENCE = 0.95
 
 
-def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Student's confidence interval of the mean: lower and upper end.
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Student's 95 % confidence interval of the mean: lower and upper end.
 
     Args:
         values: two or more, one for each seed; to compare two rows, pass their differences seed by seed.
-        confidence: how often such intervals contain the true mean.
 
     Raises:
         ValueError: fewer than two values.
@@ -24,5 +23,5 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     if len(values) < 2:
         raise ValueError(f"values must be two or more, got {len(values)}")
     error = stdev(values) / math.sqrt(len(values))
-    half = float(t.ppf((1 + confidence) / 2, len(values) - 1)) * error
+    half = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
     return mean(values) - half, mean(values) + half

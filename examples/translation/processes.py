@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import distributed
@@ -33,19 +32,6 @@ class Processes:
         distributed.all_reduce(total)
         return total.tolist()
 
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, on every process."""
-        if self.world == 1:
-            return [value]
-        found: list[Any] = [None] * self.world
-        distributed.all_gather_object(found, value)
-        return found
-
-    def wait(self) -> None:
-        """Wait for every process."""
-        if self.world > 1:
-            distributed.barrier()
-
 
 def find_device() -> torch.device:
     """This process's GPU if there is one, else the CPU."""
@@ -65,5 +51,6 @@ def processes() -> Iterator[Processes]:
     distributed.init_process_group("nccl" if here.type == "cuda" else "gloo")
     try:
         yield Processes(distributed.get_rank(), world, here)
+        distributed.barrier()  # all have read what the first process wrote before one of them ends
     finally:
         distributed.destroy_process_group()

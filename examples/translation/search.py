@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from examples.translation.batches import Pairs, Ragged
+from examples.translation.batches import Pairs
 from examples.translation.model import Translator
 from examples.translation.vocabulary import END, PAD, START, Vocabulary
 
@@ -35,12 +35,8 @@ class Search:
     extra: int = 50
 
     def __post_init__(self) -> None:
-        if self.beam < 1:
-            raise ValueError(f"beam must be at least 1, got {self.beam}")
-        if self.extra < 0:
-            raise ValueError(f"extra must be at least 0, got {self.extra}")
-        if not 0 <= self.length_penalty < math.inf:
-            raise ValueError(f"length_penalty must be a number of at least 0, got {self.length_penalty}")
+        if self.beam < 1 or self.extra < 0 or not 0 <= self.length_penalty < math.inf:
+            raise ValueError(f"beam must be at least 1, and extra and length_penalty at least 0, got {self}")
 
     def normalized(self, log_likelihood: float, length: int) -> float:
         """The score of a translation of ``length`` tokens."""
@@ -193,42 +189,21 @@ class _Decoding:
 
 
 def translate(
-    model: Translator,
-    vocabulary: Vocabulary,
-    lines: Sequence[str],
-    how: Search,
-    *,
-    batch_tokens: int = 4096,
-    longest: int = 1000,
+    model: Translator, vocabulary: Vocabulary, lines: Sequence[str], how: Search, *, batch_tokens: int = 4096
 ) -> list[str]:
     """Translate each line; an empty line stays empty.
 
     Args:
-        model: in any mode, which it has again afterwards.
+        model: in evaluation mode.
         vocabulary: the model's vocabulary.
         lines: in any order; lines of similar length are searched together.
         how: beam and lengths.
         batch_tokens: the most source tokens of a batch, padding included.
-        longest: the most tokens per line; learned positions may allow fewer.
-
-    Raises:
-        ValueError: a line is too long; the message gives its number, and nothing is translated.
     """
-    rows = vocabulary.encode([line.strip() for line in lines])
-    if model.longest is not None:
-        longest = min(longest, model.longest - 1)  # the end takes a position
-    for number, row in enumerate(rows, 1):
-        if len(row) > longest:
-            raise ValueError(f"line {number}: must have at most {longest} tokens, got {len(row)}")
-    full = [index for index, row in enumerate(rows) if row]
-    source = Pairs(Ragged.of([[*rows[index], END] for index in full]), Ragged.of([[START, END]] * len(full)))
+    full = [index for index, line in enumerate(lines) if line.strip()]
+    pairs = Pairs.encode([(lines[index].strip(), "") for index in full], vocabulary)
     found: dict[int, Sequence[int]] = {}
-    device, training = model.embedding.weight.device, model.training
-    model.eval()
-    try:
-        for some in reversed(source.batches(batch_tokens, longest + 1, None)):
-            hypotheses = search(model, source.source.padded(some).to(device), how)
-            found |= {full[index]: hypothesis.ids for index, hypothesis in zip(some.tolist(), hypotheses, strict=True)}
-    finally:
-        model.train(training)
-    return vocabulary.decode([found.get(index, ()) for index in range(len(rows))])
+    for some in reversed(pairs.batches(batch_tokens)):
+        hypotheses = search(model, pairs.batch(some).source.to(model.embedding.weight.device), how)
+        found |= {full[index]: hypothesis.ids for index, hypothesis in zip(some.tolist(), hypotheses, strict=True)}
+    return vocabulary.decode(found.get(index, ()) for index in range(len(lines)))

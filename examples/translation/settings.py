@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 POSITIONS = ("none", "sinusoidal", "shifted", "learned", "rotary", "alibi", "relative", "both")
-PRECISIONS = ("auto", "float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16")
 
 
 def _at_least(settings: Any, lowest: float, *names: str) -> None:
@@ -78,8 +78,9 @@ class TrainingSettings:
         log_every: steps between two logged training losses.
         validate_every: steps between two measurements of the validation loss.
         save_every: steps between two checkpoints.
-        keep: how many checkpoints to keep for averaging.
-        precision: type of the matrix products; auto uses bfloat16 on a GPU that supports it.
+        keep: how many checkpoints to keep; their mean is the result.
+        precision: type of the matrix products; bfloat16 pays where the processor has instructions for it.
+        compile: compile the model, which pays on a GPU.
     """
 
     steps: int = 100_000
@@ -94,7 +95,8 @@ class TrainingSettings:
     validate_every: int = 1000
     save_every: int = 1000
     keep: int = 10
-    precision: str = "auto"
+    precision: str = "float32"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

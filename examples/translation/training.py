@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
-import signal
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import relgraph as rg
-from examples.translation import checkpoints
 from examples.translation.batches import Batch, Pairs
 from examples.translation.evaluation import negative_log_likelihood
-from examples.translation.files import remove_partial, save_json, save_tensors
-from examples.translation.log import Log, Meter
+from examples.translation.files import save_tensors, save_text
 from examples.translation.model import Translator
 from examples.translation.processes import Processes
 from examples.translation.settings import ModelSettings, TrainingSettings
 from examples.translation.vocabulary import Vocabulary
 
+STATE, LOG, MODEL = "latest.pt", "metrics.csv", "model.pt"
+COLUMNS = ("step", "split", "loss", "nll", "learning_rate", "tokens_per_second")
 # settings that may change when a run continues: they affect what it writes and when it ends, not what it learns
-FREE_TO_CHANGE = ("steps", "accumulate", "keep", "save_every", "log_every", "validate_every")
+FREE_TO_CHANGE = ("steps", "accumulate", "keep", "save_every", "log_every", "validate_every", "compile")
 
 
 @dataclass
@@ -44,10 +41,10 @@ class Position:
 class Training:
     """One training run from its start or its latest checkpoint to its last step.
 
-    The same settings, data and number of processes give the same losses, with or without interruption: a checkpoint
-    includes the order, dropout and the sums of the log. A run may continue on another number of processes if
-    ``accumulate`` makes up for it. Losses then agree up to rounding, except with dropout, which draws
-    other masks.
+    The same settings, data and number of processes give the same losses, with or without interruption: order and
+    dropout follow from the seed and the step, and a checkpoint includes the sums of the log. A run may continue on
+    another number of processes if ``accumulate`` makes up for it. Losses then agree up to rounding, except with
+    dropout, which draws other masks.
 
     Args:
         data: the folder that ``prepare`` wrote.
@@ -55,36 +52,23 @@ class Training:
         model: settings of the model.
         settings: settings of the training.
         processes: this process among those that train together.
-        compiled: whether to compile the model.
 
     Raises:
-        ValueError: the run has other settings, too few pairs have at most ``longest`` tokens, or learned positions
-            are fewer than that.
+        ValueError: the run has other settings, or too few pairs have at most ``longest`` tokens.
     """
 
     def __init__(
-        self,
-        data: Path,
-        run: Path,
-        model: ModelSettings,
-        settings: TrainingSettings,
-        processes: Processes,
-        *,
-        compiled: bool = False,
+        self, data: Path, run: Path, model: ModelSettings, settings: TrainingSettings, processes: Processes
     ) -> None:
         self.run, self.settings, self.processes = run, settings, processes
-        self.vocabulary = Vocabulary.load(data / "vocabulary.json")
-        self.pairs, self.valid = (Pairs.load(data / name, self.vocabulary) for name in ("train.pt", "valid.pt"))
-        if not self.valid.batches(settings.batch_tokens, settings.longest, None):
+        self.vocabulary = Vocabulary.load(data)
+        self.pairs, self.valid = (Pairs.load(data / name) for name in ("train.pt", "valid.pt"))
+        if not self.valid.batches(settings.batch_tokens, settings.longest):
             raise ValueError(f"longest must leave pairs to validate on, got {settings.longest}")
         self.position = Position()
         torch.manual_seed(settings.seed)
         self.model = Translator(model, len(self.vocabulary)).to(processes.device)
-        if self.model.longest is not None and self.model.longest < settings.longest:
-            raise ValueError(
-                f"max_len must be at least longest = {settings.longest} for learned positions, got {self.model.longest}"
-            )
-        if compiled:
+        if settings.compile:
             # each choice of implementation by size is a graph of its own; past the limit torch silently stops compiling
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
             self.model.compile(dynamic=True)
@@ -95,69 +79,46 @@ class Training:
         self.optimizer = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
         # loss, negative log-likelihood and target tokens since the last line of the log
         self.window = torch.zeros(3, dtype=torch.float64, device=processes.device)
-        self.seconds = 0.0
-        self._seed()
-        if (saved := checkpoints.read_state(run)) is not None:
-            self._go_on(saved)
+        if (run / STATE).exists():
+            self._go_on(torch.load(run / STATE, weights_only=True, map_location="cpu", mmap=True))
         self._groups, self._groups_epoch = self._groups_of(self.position.epoch), self.position.epoch
 
-    def train(self, *, quiet: bool = False) -> bool:
-        """Train to the last step; return False after Ctrl-C or SIGTERM, with a checkpoint saved.
-
-        Args:
-            quiet: print no line every ``log_every`` steps.
-        """
-        leads, settings, position = self.processes.leads, self.settings, self.position
-        with (
-            closing(Log(self.run, position.step)) if leads else nullcontext() as log,
-            _asked_to_stop(leads) as asked,
-        ):
-            if leads:
-                remove_partial(self.run)
-                if position.step < settings.steps:
-                    save_json(self.run / "config.json", self.describe())
-            meter = Meter()
+    def train(self) -> None:
+        """Train to the last step."""
+        settings, position, leads = self.settings, self.position, self.processes.leads
+        with self._open_log() if leads else nullcontext() as log:
+            begun, tokens = time.perf_counter(), 0
             while position.step < settings.steps:
-                tokens, stop = self.update(bool(asked))
-                meter.tokens += tokens
+                tokens += self.update()
                 if position.step % settings.log_every == 0:
-                    line = self._log_loss(log, meter)
-                    if leads and not quiet:
-                        print(f"step {position.step:,} of {settings.steps:,}: {line}", flush=True)
-                last = position.step == settings.steps
-                with meter.paused():
-                    if last or position.step % settings.validate_every == 0:
-                        nll = self.validate()
-                        if log is not None:
-                            log.add(step=position.step, split="valid", nll=nll)
-                    due = last or position.step % settings.save_every == 0
-                    if due or stop:
-                        self._save(log, due)
-                if stop:
-                    break
-        self.processes.wait()
-        return position.step >= settings.steps
+                    rate, speed = self.learning_rate(position.step), tokens / (time.perf_counter() - begun)
+                    loss, nll = self.take_window()
+                    if log:
+                        _write(log, position.step, "train", loss, nll, rate, speed)
+                        where = f"step {position.step:,} of {settings.steps:,}"
+                        print(f"{where}: loss {loss:.3f}, rate {rate:.3g}, {speed:,.0f} tokens/s", flush=True)
+                    begun, tokens = time.perf_counter(), 0
+                paused, last = time.perf_counter(), position.step == settings.steps
+                if last or position.step % settings.validate_every == 0:
+                    nll = self.validate()
+                    if log:
+                        _write(log, position.step, "valid", "", nll, "", "")
+                if last or position.step % settings.save_every == 0:
+                    self._save()
+                begun += time.perf_counter() - paused
 
     def describe(self) -> dict[str, Any]:
-        """A description of the run, for ``config.json``."""
+        """A description of the run, for its results."""
         return {
             "model": asdict(self.model.settings),
             "training": asdict(self.settings),
             "processes": self.processes.world,
             "device": self.processes.device.type,
-            "threads": torch.get_num_threads(),
             "vocabulary": len(self.vocabulary),
-            "pairs": len(self.pairs),
-            "too_long": self.too_long,
+            "pairs": int((self.pairs.widths <= self.settings.longest).sum()),
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "versions": {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__},
         }
-
-    @property
-    def too_long(self) -> int:
-        """How many training pairs have more tokens than ``longest`` and are left out."""
-        lengths = torch.maximum(self.pairs.source.lengths, self.pairs.target.lengths - 1)
-        return int((lengths > self.settings.longest).sum())
 
     def learning_rate(self, step: int) -> float:
         """The rate of the step-th update, from 1. Source: Vaswani et al. 2017, section 5.3."""
@@ -166,32 +127,32 @@ class Training:
 
     def validate(self) -> float:
         """The negative log-likelihood per target token of the validation set."""
-        parts = self.valid.batches(self.settings.batch_tokens, self.settings.longest, None)
+        parts = self.valid.batches(self.settings.batch_tokens, self.settings.longest)
         self.model.eval()
         with self._precision():
             found = negative_log_likelihood(self.model, self.valid, self._own(parts))
-        self.model.train()
         total, tokens = self.processes.sum(*found)
         return total / tokens
 
-    def update(self, stop: bool = False) -> tuple[int, bool]:
-        """Make one update; return its target tokens, and whether any process wants to stop."""
-        batches = self._next_batches()
-        tokens, stops = map(round, self.processes.sum(sum(batch.tokens for batch in batches), float(stop)))
+    def update(self) -> int:
+        """Make one update; return its target tokens."""
+        batches, settings, processes = self._next_batches(), self.settings, self.processes
+        tokens = round(processes.sum(sum(batch.tokens for batch in batches))[0])
         self.position.step += 1
+        # dropout draws other masks in each step and on each process
+        torch.manual_seed((settings.seed * 10**8 + self.position.step) * 1000 + processes.rank)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.position.step)
         self.model.train()
         for number, batch in enumerate(batches, 1):
-            waits = self.processes.world > 1 and number < len(batches)  # gradients are sent with the last batch
+            waits = processes.world > 1 and number < len(batches)  # gradients are sent with the last batch
             with self.wrapped.no_sync() if waits else nullcontext():  # type: ignore[operator]
-                self._backward(batch, self.processes.world / tokens)
+                self._backward(batch.to(processes.device), processes.world / tokens)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return tokens, stops > 0
+        return tokens
 
     def _backward(self, batch: Batch, share: float) -> None:
-        batch = batch.to(self.processes.device)
         with self._precision():
             loss, nll = self.wrapped(batch.source, batch.given, batch.wanted, self.settings.smoothing)
         (loss * share).backward()
@@ -199,11 +160,8 @@ class Training:
         self.window[2] += batch.tokens
 
     def _precision(self) -> torch.autocast:
-        device, wanted = self.processes.device.type, self.settings.precision
-        if wanted == "auto":
-            has = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-            wanted = "bfloat16" if has else "float32"
-        return torch.autocast(device, torch.bfloat16, enabled=wanted == "bfloat16")
+        enabled = self.settings.precision == "bfloat16"
+        return torch.autocast(self.processes.device.type, torch.bfloat16, enabled=enabled)
 
     def _next_batches(self) -> list[Batch]:
         """This process's batches of the next update."""
@@ -231,55 +189,43 @@ class Training:
 
     def take_window(self) -> tuple[float, float]:
         """Loss and negative log-likelihood per target token since the last call."""
-        loss, nll, tokens = self.processes.sum(*self.window.tolist())
+        loss, nll, tokens = self._summed_window()
         self.window.zero_()
         return loss / max(tokens, 1), nll / max(tokens, 1)
 
-    def _log_loss(self, log: Log | None, meter: Meter) -> str:
-        """Log the loss since the last line; return the line as readable text.
+    def _summed_window(self) -> list[float]:
+        sums = self.processes.sum(*self.window.tolist())
+        if not math.isfinite(sums[0]):
+            step = self.position.step
+            raise ValueError(f"the loss is {sums[0]} at step {step}: the training diverged; lower the learning_rate")
+        return sums
 
-        Raises:
-            ValueError: the loss is not finite any more.
-        """
-        (loss, nll), step = self.take_window(), self.position.step
-        self._refuse_divergence(loss)
-        counted, seconds = meter.read()
-        self.seconds += seconds
-        rate, speed = self.optimizer.param_groups[0]["lr"], counted / seconds
-        if log is not None:
-            log.add(
-                step=step, split="train", loss=loss, nll=nll, learning_rate=rate, tokens_per_second=speed,
-                seconds=self.seconds,
-            )  # fmt: skip
-        return f"loss {loss:.3f}, learning rate {rate:.3g}, {speed:,.0f} tokens/s"
+    def _open_log(self) -> TextIO:
+        """The log, without lines later than the step from which training continues: they belong to lost work."""
+        path = self.run / LOG
+        lines = path.read_text(encoding="utf-8").splitlines()[1:] if path.exists() else []
+        # a line that a kill cut short is later than any checkpoint
+        rows = [row for line in lines if len(row := line.split(",")) == len(COLUMNS)]
+        rows = [COLUMNS, *(row for row in rows if int(row[0]) <= self.position.step)]
+        save_text(path, "".join(f"{','.join(row)}\n" for row in rows))
+        return path.open("a", encoding="utf-8")
 
-    def _save(self, log: Log | None, keep: bool) -> None:
-        """Write the state to continue from and, if ``keep``, the model; remove the oldest models."""
-        self._refuse_divergence(self.processes.sum(float(self.window[0]))[0])
-        own = self.processes.gather({"random": _random_state(self.processes.device), "window": self.window.cpu()})
-        if log is not None:
-            log.sync()
-        step = self.position.step
+    def _save(self) -> None:
+        """Write the state to continue from and the model; remove the oldest models."""
+        window = self._summed_window()
+        if not self.processes.leads:
+            return
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "position": asdict(self.position),
-            "own": own,
-            "seconds": self.seconds,
+            "window": window,
             "settings": self._fixed(),
         }
-        if self.processes.leads:
-            if keep:
-                path = checkpoints.model_path(self.run, step)
-                checkpoints.save_model(path, state["model"], self.model.settings, self.vocabulary, [step])
-            save_tensors(self.run / checkpoints.STATE, state)
-            for path in checkpoints.saved_models(self.run)[: -self.settings.keep]:
-                path.unlink()
-
-    def _refuse_divergence(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            step = self.position.step
-            raise ValueError(f"the loss is {loss} at step {step}: the training diverged; lower the learning_rate")
+        save_tensors(self.run / f"step-{self.position.step:08d}.pt", state["model"])
+        save_tensors(self.run / STATE, state)
+        for path in saved_models(self.run)[: -self.settings.keep]:
+            path.unlink()
 
     @property
     def _batches_per_update(self) -> int:
@@ -288,7 +234,7 @@ class Training:
     def _fixed(self) -> dict[str, Any]:
         """The settings that cannot change when training continues."""
         training = {name: value for name, value in asdict(self.settings).items() if name not in FREE_TO_CHANGE}
-        data = {"pairs": len(self.pairs), "vocabulary": self.vocabulary.fingerprint[:12]}
+        data = {"pairs": len(self.pairs), "vocabulary": self.vocabulary.fingerprint}
         return {**asdict(self.model.settings), **training, "batches_per_update": self._batches_per_update, **data}
 
     def _go_on(self, saved: dict[str, Any]) -> None:
@@ -300,46 +246,39 @@ class Training:
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.position = Position(**saved["position"])
-        self.seconds = saved["seconds"]
-        own, processes = saved["own"], self.processes
-        if len(own) == processes.world:
-            _set_random_state(own[processes.rank]["random"], processes.device)
-        else:
-            self._seed()
-        if processes.leads:
-            self.window = torch.stack([each["window"] for each in own]).sum(0).to(processes.device)
-
-    def _seed(self) -> None:
-        """Seed dropout, which draws other masks on each process."""
-        torch.manual_seed(self.settings.seed * 1000 + self.processes.rank + 1 + self.position.step * 1_000_003)
+        if self.processes.leads:
+            self.window += torch.tensor(saved["window"], dtype=torch.float64, device=self.processes.device)
 
 
-def _random_state(device: torch.device) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+def _write(log: TextIO, *cells: Any) -> None:
+    log.write(",".join(f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in cells) + "\n")
+    log.flush()
 
 
-def _set_random_state(states: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states[0])
-    if device.type == "cuda" and len(states) > 1:
-        torch.cuda.set_rng_state(states[1], device)
+def saved_models(run: Path) -> list[Path]:
+    """The models of a run, oldest first."""
+    return sorted(run.glob("step-*.pt"))
 
 
-@contextmanager
-def _asked_to_stop(tell: bool) -> Iterator[list[int]]:
-    """A list that gets an entry on Ctrl-C or SIGTERM; ``tell`` prints a message. A second Ctrl-C ends the program."""
-    asked: list[int] = []
+def average(run: Path, settings: ModelSettings, vocabulary: Vocabulary) -> list[int]:
+    """Write the mean of the models that a run keeps, ready to translate, to ``model.pt``; return their steps.
 
-    def note(number: int, _: FrameType | None) -> None:
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.append(number)
-        if tell:  # not print: the signal may interrupt a print
-            os.write(2, b"\nstopping after this step; the checkpoint will be saved\n")
+    Sums are in float64, so that the mean of equal models equals them exactly.
+    """
+    paths = saved_models(run)
+    models = [torch.load(path, weights_only=True, map_location="cpu", mmap=True) for path in paths]
+    state = models[-1]
+    for name, last in state.items():
+        if last.is_floating_point():
+            state[name] = (sum(model[name].double() for model in models) / len(models)).to(last.dtype)
+    save_tensors(run / MODEL, {"model": state, "settings": asdict(settings), "vocabulary": vocabulary.text})
+    return [int(path.stem.removeprefix("step-")) for path in paths]
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+def load_model(run: Path, device: torch.device | str = "cpu") -> tuple[Translator, Vocabulary]:
+    """The averaged model of a run, in evaluation mode, and its vocabulary."""
+    saved = torch.load(run / MODEL, weights_only=True, map_location="cpu")
+    vocabulary = Vocabulary(saved["vocabulary"])
+    model = Translator(ModelSettings(**saved["settings"]), len(vocabulary))
+    model.load_state_dict(saved["model"])
+    return model.to(device).eval(), vocabulary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +17,7 @@ from tokenizers.trainers import BpeTrainer
 PAD, START, END = 0, 1, 2
 SPECIAL = 3
 BYTES = 256
+ENCODED_AT_ONCE = 10_000
 
 
 class Vocabulary:
@@ -25,29 +26,17 @@ class Vocabulary:
     The first three have no text: a line that reads ``</s>`` is an ordinary line.
 
     Args:
-        text: output of :meth:`save_text`.
-
-    Raises:
-        ValueError: ``text`` is not a vocabulary.
+        text: the JSON of a tokenizer.
     """
 
     def __init__(self, text: str) -> None:
-        try:
-            self._tokenizer = Tokenizer.from_str(text)
-        except Exception as error:  # tokenizers raises plain Exceptions
-            raise ValueError(f"a vocabulary must be the JSON of a tokenizer: {error}") from None
+        self.text = text
+        self._tokenizer = Tokenizer.from_str(text)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a vocabulary from a file.
-
-        Raises:
-            ValueError: the file holds none.
-        """
-        try:
-            return cls(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+    def load(cls, data: Path) -> Self:
+        """The vocabulary of a folder that ``prepare`` wrote."""
+        return cls((data / "vocabulary.json").read_text(encoding="utf-8"))
 
     @classmethod
     def train(cls, lines: Iterable[str], size: int) -> Self:
@@ -67,23 +56,21 @@ class Vocabulary:
         tokenizer.train_from_iterator(lines, trainer)
         return cls(tokenizer.to_str())
 
-    def save_text(self) -> str:
-        """The whole vocabulary as JSON."""
-        return self._tokenizer.to_str()
-
     @property
     def fingerprint(self) -> str:
         """A hash that is equal only for equal vocabularies."""
-        return hashlib.sha256(self.save_text().encode()).hexdigest()
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size() + SPECIAL
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+    def encode(self, lines: Sequence[str]) -> Iterator[list[int]]:
         """The ids of each line, without start and end."""
-        return [[i + SPECIAL for i in encoding.ids] for encoding in self._tokenizer.encode_batch(list(lines))]
+        for start in range(0, len(lines), ENCODED_AT_ONCE):  # encodings take much more memory than their ids
+            for encoding in self._tokenizer.encode_batch(list(lines[start : start + ENCODED_AT_ONCE])):
+                yield [i + SPECIAL for i in encoding.ids]
 
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+    def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
         """The text of each list of ids; invalid UTF-8 becomes U+FFFD, and line breaks become spaces."""
         inner = [[i - SPECIAL for i in row if i >= SPECIAL] for row in ids]
         return [" ".join(text.split()) for text in self._tokenizer.decode_batch(inner)]

@@ -166,16 +166,11 @@ def integer_tensor(name: str, value: Any, *, dim: int | tuple[int, ...]) -> Tens
 
 def floating(name: str, value: Any) -> Tensor:
     """Return ``value``; raise an error unless it is a tensor of floats of 16 bits or more."""
-    floating_dtype(name, tensor(name, value))
-    return value
-
-
-def floating_dtype(name: str, checked: Tensor) -> None:
-    """Raise ValueError unless a tensor, checked by :func:`tensor`, holds floats of 16 bits or more."""
-    dtype = checked.dtype
+    dtype = tensor(name, value).dtype
     if dtype not in FLOATING_DTYPES:
         least = " of 16 bits or more" if dtype.is_floating_point else ""
         raise ValueError(f"{name} must have a floating dtype{least}, got {dtype}")
+    return value
 
 
 def data(name: str, *tensors: Tensor | None) -> None:

@@ -23,9 +23,10 @@ from relgraph.distributed.context.region import ContextParallel as ContextParall
 from relgraph.distributed.context.region import context_parallel as context_parallel
 from relgraph.distributed.head_parallel import HeadParallel as HeadParallel
 from relgraph.distributed.layout import Layout as Layout
-from relgraph.distributed.tensors import DTensors as _DTensors
+from relgraph.distributed.tensors import attend_dtensors as _attend_dtensors
+from relgraph.distributed.tensors import has_dtensors as _has_dtensors
 from relgraph.functional.region import answer_tensors as _answer_tensors
 
-_answer_tensors(_DTensors())
+_answer_tensors(_has_dtensors, _attend_dtensors)
 
 __dir__ = lists_public(globals())

@@ -22,28 +22,27 @@ from relgraph.call.check import BATCHED, PACKED
 from relgraph.call.operands import Operand, weight_of
 from relgraph.distributed.parts import part_of
 from relgraph.functional.attention import attend
-from relgraph.functional.region import TensorHook
 from relgraph.labels import Labels
 from relgraph.score import compatibility, copied
 
 _BATCH, _HEADS = "batch", "heads"
 
 
-class DTensors(TensorHook):
-    """Runs calls with DTensors on the parts of this process."""
+def has_dtensors(given: Given) -> bool:
+    """Whether query, key or value is a DTensor."""
+    return any(isinstance(given[name], DTensor) for name in ("query", "key", "value"))
 
-    def takes(self, given: Given) -> bool:
-        return any(isinstance(given[name], DTensor) for name in ("query", "key", "value"))
 
-    def attend(self, given: Given, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
-        split = _Split(given)
-        output, aux = attend(split.part_of(given), need_lse=need_lse)
-        heads = -2 if split.packed else -3
-        return split.joined(output, heads), AttentionAux(
-            weights=split.joined(aux.weights, -3),
-            label_mass=split.joined(aux.label_mass, heads),
-            lse=split.joined(aux.lse, -1 if split.packed else -2),
-        )
+def attend_dtensors(given: Given, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
+    """Run a call with DTensors on the parts of this process."""
+    split = _Split(given)
+    output, aux = attend(split.part_of(given), need_lse=need_lse)
+    heads = -2 if split.packed else -3
+    return split.joined(output, heads), AttentionAux(
+        weights=split.joined(aux.weights, -3),
+        label_mass=split.joined(aux.label_mass, heads),
+        lse=split.joined(aux.lse, -1 if split.packed else -2),
+    )
 
 
 class _Split:

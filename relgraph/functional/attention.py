@@ -181,7 +181,7 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
     """
     hook = hook_for(given)
     if hook is not None:
-        output, aux = hook.attend(given, need_lse=need_lse)
+        output, aux = hook(given, need_lse=need_lse)
         return output, aux if need_lse else aux._replace(lse=None)
     if need_lse is not False:
         check.boolean("need_lse", need_lse)

@@ -119,5 +119,5 @@ def attend_nodes(given: Given, *, need_weights: Any = False) -> Tensor | tuple[T
         return output
     csr = call.plan.listed
     if sink is not None:
-        weights = weights * share_of_keys(answer.lse, sink)[0].index_select(1, csr.row)
+        weights = weights * share_of_keys(answer.lse, sink)[0].index_select(1, csr.row)  # [H, P]
     return output, weights.new_empty(weights.shape[::-1]).index_copy(0, csr.order, weights.T).to(output.dtype)

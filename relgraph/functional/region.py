@@ -19,8 +19,15 @@ from relgraph.call import AttentionAux, Given
 Checked = TypeVar("Checked")
 
 
-class Hook(ABC):
-    """Answers calls of attention in place of one implementation on this process."""
+Attend = Callable[..., tuple[Tensor, AttentionAux]]
+"""Answers calls of attention in place of one implementation on this process, as :meth:`Region.attend` does."""
+
+
+class Region(ABC):
+    """A block of code within which each process holds some rows of every sequence.
+
+    In its calls query, key, value and scores by row hold the rows of this process; labels cover the whole sequence.
+    """
 
     @abstractmethod
     def attend(self, given: Given, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
@@ -30,21 +37,6 @@ class Hook(ABC):
             given: the arguments of :func:`~relgraph.relation_attention_with_aux` by name, unchecked.
             need_lse: whether the caller uses the log-sum-exp.
         """
-
-
-class TensorHook(Hook):
-    """Answers the calls with tensors of a kind that it takes, wherever they come from."""
-
-    @abstractmethod
-    def takes(self, given: Given) -> bool:
-        """Whether it answers this call."""
-
-
-class Region(Hook):
-    """A block of code within which each process holds some rows of every sequence.
-
-    In its calls query, key, value and scores by row hold the rows of this process; labels cover the whole sequence.
-    """
 
     @abstractmethod
     def whole_length(self, length: int) -> int:
@@ -69,21 +61,22 @@ class Region(Hook):
         """Join the masks of the keys of all processes, ``[B, N]``, from that of this process, ``[B, n]``."""
 
 
-_of_tensors: list[TensorHook] = []
-"""The hook for DTensors, once :mod:`relgraph.distributed` is imported. Until then they are refused."""
+_of_tensors: list[tuple[Callable[[Given], bool], Attend]] = []
+"""What answers calls with DTensors, once :mod:`relgraph.distributed` is imported. Until then they are refused."""
 
 
-def answer_tensors(hook: TensorHook) -> None:
-    """Let ``hook`` answer the calls that it takes from now on."""
-    _of_tensors[:] = [hook]
+def answer_tensors(takes: Callable[[Given], bool], attend: Attend) -> None:
+    """Let ``attend`` answer the calls that ``takes`` finds from now on."""
+    _of_tensors[:] = [(takes, attend)]
 
 
-def hook_for(given: Given) -> Hook | None:
-    """What answers a call in place of one implementation: a hook for its tensors, the current region, or nothing."""
-    for hook in _of_tensors:
-        if hook.takes(given):
-            return hook
-    return active()
+def hook_for(given: Given) -> Attend | None:
+    """What answers a call in place of one implementation: of its tensors, of the current region, or nothing."""
+    for takes, attend in _of_tensors:
+        if takes(given):
+            return attend
+    region = active()
+    return None if region is None else region.attend
 
 
 _current: ContextVar[Region | None] = ContextVar("region of relgraph", default=None)

@@ -275,7 +275,8 @@ def _check_transforms(call: Call, impl: str | None) -> None:
     if peek_interpreter_stack() is not None:
         what = "torch.func transforms (grad, vmap, jvp, ...)"
     elif forward_ad._current_level >= 0 and (
-        call.score.function is not None or any(_has_tangent(t) for t in call.tensors())
+        call.score.function is not None
+        or any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in call.tensors())
     ):
         what = "forward-mode derivatives"
     else:
@@ -284,7 +285,3 @@ def _check_transforms(call: Call, impl: str | None) -> None:
         f"{what} need impl='reference' or 'dense', got impl={impl!r}: "
         "the other implementations define their own backward"
     )
-
-
-def _has_tangent(tensor: Tensor) -> bool:
-    return forward_ad.unpack_dual(tensor).tangent is not None

@@ -63,7 +63,7 @@ def from_state_dict(
     """Make the encoder of BERT, RoBERTa or ELECTRA from a state dict; return it with the labeler of its distances.
 
     The names are those of transformers 4. ``distance_embedding`` has a row for each i - j, query minus key; here rows
-    count j - i, so they are flipped. The number of heads follows from the width of a row. With ``relative_key_query``
+    count j - i, so they are flipped. The number of heads follows from the width of rows. With ``relative_key_query``
     the query table begins as a copy of the key table; further training may change each.
 
     Args:
@@ -109,14 +109,13 @@ def from_state_dict(
             raise ValueError(f"state[{prefix + name!r}] must have {dim} dimensions, got shape {list(tensor.shape)}")
         return tensor
 
-    table = get(f"layer.0.{TABLE}", 2)
+    table = get(f"layer.0.{TABLE}", 2)  # [2P - 1, D]
     inner, width = get("layer.0.intermediate.dense.weight", 2).shape
     place: Any = {"device": table.device, "dtype": table.dtype}
     heads, rest = divmod(width, table.shape[1])
     if rest or table.shape[0] % 2 == 0:
         raise ValueError(
-            f"state must have 2P - 1 rows that are as wide as a head of {width} numbers as its distance_embedding, "
-            f"got shape {list(table.shape)}"
+            f"distance_embedding of state must have 2P - 1 rows whose width divides {width}, got {list(table.shape)}"
         )
     tables, labeler = tables_of(table, position_embedding_type)
     attention = RelationAttention(width, heads, dropout, labeler=labeler, tables=tuple(tables), **place)

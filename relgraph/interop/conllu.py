@@ -115,7 +115,7 @@ def read(
         A list of :class:`~relgraph.interop.conllu.Sentence`.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as a file open for reading bytes.
+        TypeError: a file open for reading bytes.
         ValueError: a line that is not CoNLL-U, a row of too few or too many columns, words that are not numbered 1, 2,
             ..., heads that do not form a tree with one root, a relation or tag that is not listed, or a damaged gzipped
             file; the message names the file, the sentence and the token or line.
@@ -149,7 +149,6 @@ def parse(text: str, *, relations: Sequence[str] = UD_RELATIONS, tags: Sequence[
         A list of :class:`~relgraph.interop.conllu.Sentence`.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: as in :func:`~relgraph.interop.conllu.read`.
 
     Example:

@@ -109,7 +109,7 @@ def from_networkx(
         cover all graphs in turn.
 
     Raises:
-        TypeError: not a networkx graph, types of the wrong kind, features that are not numbers.
+        TypeError: features that are not numbers.
         ValueError: no graphs, an attribute is missing or holds numbers with a fraction as types, a type is not among
             ``types``, types cannot be sorted or are given without ``edge_type`` or ``node_type``, nodes or edges have
             different numbers of features.
@@ -175,7 +175,6 @@ def to_networkx(
         A :class:`~networkx.MultiDiGraph`.
 
     Raises:
-        TypeError: not a Graph, names that are not a sequence or not hashable, or features that are not a Tensor.
         ValueError: names without types, names twice, fewer names than types, other names than the graph's, another
             number of nodes, or features of another length.
 
@@ -218,7 +217,6 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
         A :class:`~networkx.MultiDiGraph` of nodes 0, 1, ....
 
     Raises:
-        TypeError: not Labels.
         ValueError: a padded batch, queries that are not the keys, or another number of names.
 
     Example:

@@ -85,7 +85,6 @@ class Database:
         text_codes: how many codes texts share.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: columns or tables that do not exist, primary keys that repeat, foreign keys without a row, or a
             column of times that holds none.
 
@@ -129,7 +128,10 @@ class Database:
                 raise TypeError(f"foreign_keys must have keys (table, column), got {shown(place)}")
         for what, columns in (("primary_keys", keys.items()), ("foreign_keys", links), ("times", dated.items())):
             for table, column in columns:
-                self._check_column(what, table, column)
+                if table not in self._frames:
+                    raise ValueError(f"{what} must name one of the tables {self._names}, got {shown(table)}")
+                if not isinstance(column, str) or column not in self._frames[table].columns:
+                    raise ValueError(f"{what} must name a column of {table!r}, got {shown(column)}")
         sizes = [len(frame) for frame in self._frames.values()]
         self._starts = dict(zip(self._frames, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
         self._rows = sum(sizes)
@@ -194,7 +196,6 @@ class Database:
             :class:`Sample`.
 
         Raises:
-            TypeError: an argument of the wrong kind.
             ValueError: a table, row or column that does not exist, a time that pandas cannot read, or a row with more
                 than ``most_cells`` cells.
         """
@@ -207,7 +208,7 @@ class Database:
         if hide is not None:
             check.choice("hide", hide, tuple(column.name for column in self._columns[table]))
         first = self._starts[table] + row
-        limit = float(self._times[first]) if until is None else _time("until", until)
+        limit = float(self._times[first]) if until is None else _time(until)
         taken, count = self._walk(first, limit, most_cells, most, None if newest else draw)
         if not taken:
             raise ValueError(f"most_cells must be at least {count}, the cells of row {row}, got {most_cells}")
@@ -295,12 +296,6 @@ class Database:
         start = self._starts[table]
         return slice(start, start + len(self._frames[table]))
 
-    def _check_column(self, what: str, table: Any, column: Any) -> None:
-        if table not in self._frames:
-            raise ValueError(f"{what} must name one of the tables {self._names}, got {shown(table)}")
-        if not isinstance(column, str) or column not in self._frames[table].columns:
-            raise ValueError(f"{what} must name a column of {table!r}, got {shown(column)}")
-
     def _read_links(self, keys: Mapping[str, str], links: Mapping[tuple[str, str], str]) -> tuple[Any, Any]:
         """(parent row, child row) of all foreign keys, ``[2, P]``, and the place of each one's foreign key."""
         places: dict[str, pd.Series] = {}
@@ -373,13 +368,13 @@ def _seconds(name: str, held: Any) -> np.ndarray[Any, Any]:
     return ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(1, "s")).to_numpy(np.float64)
 
 
-def _time(name: str, given: Any) -> float:
-    if not isinstance(given, (str, date, np.datetime64)):  # a number has no unit
-        raise TypeError(f"{name} must be a time, got {type(given).__name__}")
+def _time(until: Any) -> float:
+    if not isinstance(until, (str, date, np.datetime64)):  # a number has no unit
+        raise TypeError(f"until must be a time, got {type(until).__name__}")
     try:
-        return float(_seconds(name, pd.Series([given]))[0])
+        return float(_seconds("until", pd.Series([until]))[0])
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be a time, got {shown(given)}") from None
+        raise ValueError(f"until must be a time, got {shown(until)}") from None
 
 
 def _grouped(pairs: np.ndarray[Any, Any], rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

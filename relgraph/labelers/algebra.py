@@ -69,7 +69,6 @@ class Composed(Labeler):
             edges, and dense labels stay dense; ``+`` gives a sum of labels.
 
         Raises:
-            TypeError: an input that a part does not accept, or a part that did not return Labels.
             ValueError: an input that a part does not accept, or parts whose labels differ in pairs or offsets.
             NotImplementedError: parallel edges that each count, combined with labels that cannot keep them apart.
         """
@@ -118,7 +117,7 @@ class Composed(Labeler):
             Dense labels; for ``+`` a sum of them.
 
         Raises:
-            TypeError: a part that does not label positions, or positions that are not a tensor.
+            TypeError: a part that does not label positions.
             ValueError: positions that a part does not accept.
 
         Example:
@@ -153,7 +152,7 @@ class Product(Composed):
         parts: labelers with one label per pair.
 
     Raises:
-        TypeError: a part that is not a labeler, or is a sum.
+        TypeError: a part that is a sum.
         ValueError: fewer than two parts, or more than 2^20 labels.
 
     Example:
@@ -232,7 +231,7 @@ class Priority(Composed):
             without a label, which the next part labels: ``EdgeType(2, attend="all") | ShortestPath(4)``.
 
     Raises:
-        TypeError: a part that is not a labeler, or is a sum.
+        TypeError: a part that is a sum.
         ValueError: fewer than two parts, more than 2^20 labels, or a part before the last that labels every pair.
 
     Example:
@@ -310,14 +309,28 @@ class Restriction(Composed):
         return self.parts[0]._why_never_unlabeled()
 
 
+@final
 @dataclass(frozen=True, repr=False)
-class Wrapped(Labeler):
-    """The base class of labelers with the labels of one other."""
+class Dense(Labeler):
+    """``a.dense()``: the same labels with every id written out, N_q · N_k small integers; a sum stays a sum.
+
+    Args:
+        labeler: the labeler whose labels are written out.
+
+    Example:
+        >>> labeler = rg.ClippedDistance(1).dense()
+        >>> labeler.names
+        ('-1', '0', '1')
+        >>> labeler(3).ids
+        tensor([[[1, 2, 2],
+                 [0, 1, 2],
+                 [0, 0, 1]]], dtype=torch.int8)
+    """
 
     labeler: Labeler
 
     def __post_init__(self) -> None:
-        check_operand(type(self).__name__, self.labeler)
+        check_operand("Dense", self.labeler)
 
     @property
     def num_labels(self) -> int | tuple[int, ...]:
@@ -329,28 +342,6 @@ class Wrapped(Labeler):
 
     def _why_never_unlabeled(self) -> str | None:
         return self.labeler._why_never_unlabeled()
-
-
-@final
-@dataclass(frozen=True, repr=False)
-class Dense(Wrapped):
-    """``a.dense()``: the same labels with every id written out, N_q · N_k small integers; a sum stays a sum.
-
-    Args:
-        labeler: the labeler whose labels are written out.
-
-    Raises:
-        TypeError: ``labeler`` is not a labeler.
-
-    Example:
-        >>> labeler = rg.ClippedDistance(1).dense()
-        >>> labeler.names
-        ('-1', '0', '1')
-        >>> labeler(3).ids
-        tensor([[[1, 2, 2],
-                 [0, 1, 2],
-                 [0, 0, 1]]], dtype=torch.int8)
-    """
 
     @property
     def _reads_lengths(self) -> bool:
@@ -367,7 +358,6 @@ class Dense(Wrapped):
             :class:`~relgraph.DenseLabels` with the labeler's ids, or a sum of them.
 
         Raises:
-            TypeError: an input that the labeler does not accept, or a result that is not Labels.
             ValueError: an input that the labeler does not accept, or parallel edges that each count.
         """
         labels = check_made(self.labeler, self.labeler(*args, **kwargs))

@@ -47,7 +47,6 @@ def label_pairs(graph: Graph, ids: Tensor, num_labels: int, attend: Tensor | Non
         The labels, of N queries and N keys.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: wrong shapes, ids that are not integers or out of range, or bool ids if R is not 2.
 
     Example:

@@ -197,7 +197,6 @@ class GraphLabeler(Labeler):
             batch; otherwise edge labels. Id r is called ``names[r]``, in part p of a sum ``names[p][r]``.
 
         Raises:
-            TypeError: ``graph`` is not a Graph.
             ValueError: types that are missing or out of range; several edges of one pair with ``duplicates="error"``;
                 more than 2^32 pairs to write out; for a tree labeler, a node with two parents, a cycle, or several
                 roots in a graph.

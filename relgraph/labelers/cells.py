@@ -38,7 +38,6 @@ class Cells:
             None for no limit.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: shapes that do not fit each other, or numbers of rows that do not exist.
 
     Example:
@@ -200,9 +199,9 @@ class CellRelations(Labeler):
     def _ids_of_rows(self, cells: Cells, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The id that a pair of these rows gives to cells of two columns, and to those of one column."""
         count, other = len(rows), len(RELATIONS)
-        known = torch.zeros(2, count, count, dtype=torch.int8, device=rows.device)
+        known = torch.zeros(2, count, count, dtype=torch.int8, device=rows.device)  # [2, rows, rows]
         known[0], known[1] = other, RELATIONS.index("same column")
-        at = torch.searchsorted(rows, cells.parents.contiguous())
+        at = torch.searchsorted(rows, cells.parents.contiguous())  # [2, links]
         there = (rows[at.clamp(max=max(count - 1, 0))] == cells.parents).all(0) if count else at[0] < 0
         child, parent = at[:, there]
         known[:, parent, child] = RELATIONS.index("child row")

@@ -227,17 +227,17 @@ def _relations(schema: Schema, id_of: dict[str, int], stopwords: frozenset[str])
     by_column |= {"CPM": matches(names, part), "CEM": matches(names, _whole_matches)}
     by_table = {"TPM": matches(schema.tables, part), "TEM": matches(schema.tables, _whole_matches)}
     table = torch.tensor([-1 if t is None else t for t, _ in schema.columns], dtype=torch.int64)
-    owned = table[:, None] == torch.arange(len(schema.tables))
-    together = table[:, None] == table
+    owned = table[:, None] == torch.arange(len(schema.tables))  # [columns, tables]
+    together = table[:, None] == table  # [columns, columns]
     refers = _mask((len(names), len(names)), schema.foreign_keys)
-    refers_to_table = (refers.int() @ owned.int()) > 0
+    refers_to_table = (refers.int() @ owned.int()) > 0  # [columns, tables]
     belongs = {
         "foreign_key": refers_to_table,
         "any_table": (table < 0)[:, None].expand_as(owned),
         "table_match": owned,
         "primary_key": _mask((len(names),), [(c,) for c in schema.primary_keys])[:, None] & owned,
     }
-    forward = (owned.T.int() @ refers_to_table.int()) > 0
+    forward = (owned.T.int() @ refers_to_table.int()) > 0  # [tables, tables]
     backward = forward.T
     qq = torch.zeros(shape[0], shape[0], dtype=torch.int64)
     qc, cq = paint("qc", **by_column), paint("cq", **by_column).T

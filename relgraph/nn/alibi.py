@@ -23,7 +23,7 @@ def alibi_tables(labeler: DistanceLabeler, dim: int, heads: int, **place: Any) -
 
     Args:
         labeler: ids by distance, such as :class:`~relgraph.ClippedDistance`.
-        dim: D, the size of a head of the attention.
+        dim: D, the size of each head of the attention.
         heads: H, its number of heads.
         place: ``device`` and ``dtype`` of the biases.
 

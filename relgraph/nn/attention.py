@@ -78,7 +78,7 @@ class RelationAttention(Projections):
         kdim: width of the keys, E by default.
         vdim: width of the values, E by default.
         num_kv_heads: number of key and value heads, which must divide H; H by default.
-        head_dim: D, the size of a head, E / H by default.
+        head_dim: D, the size of each head, E / H by default.
         scale: factor on the score terms that hold a vector; by default that of :func:`~relgraph.relation_attention`,
             1/√D, and 1 for additive scores.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[R, D]`` each) and ``"bias"`` (``[R]``);
@@ -105,7 +105,7 @@ class RelationAttention(Projections):
         edge_dim: F, the width of ``edge_attr``, or None. Listed pairs then also have U_k x_ij in their keys and U_v
             x_ij in their values, with two learned maps ``[H · D, F]``. With ``rotary``, the features meet the query
             before its turn.
-        edge_update: whether each call also returns the next vector of every edge, as in
+        edge_update: ``"relational"`` to return also the next vector of every edge, as in
             :class:`~relgraph.pyg.RelationConv`. Labels then list all pairs that attend, and only those; they have no
             ids.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
@@ -174,7 +174,7 @@ class RelationAttention(Projections):
         value_gate: bool = False,
         rotary: RotaryPositions | None = None,
         edge_dim: int | None = None,
-        edge_update: bool | str | RelationalEdges = False,
+        edge_update: str | RelationalEdges | None = None,
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -196,7 +196,7 @@ class RelationAttention(Projections):
         if isinstance(tables, RelationTables):
             self.tables = check_given(tables, num_labels, num_heads, self.head_dim)
         elif num_labels is None:
-            said = any(x is not None for x in (labeler, rotary, edge_dim)) or edge_update is not False
+            said = any(x is not None for x in (labeler, rotary, edge_dim, edge_update))
             check_without_labels(tables, said, "edge_dim")
             self.tables = None
         else:
@@ -454,7 +454,7 @@ class RelationAttention(Projections):
                 inputs = inputs._replace(padding=region.all_keys(inputs.padding))
         own: RelationTables | None = self.tables
         tables: dict[str, Any] = {} if own is None else own(given["bank_features"])
-        query, key, value, mask = self._project(inputs, cache)
+        query, key, value, mask = self._project(inputs, cache)  # [B, H, N, D] or packed [T, H, D]
         content_bias, position_bias, plain = self.content_bias, self.position_bias, query
         if self.rotary is not None:
             table = tables.pop("key_table", None)

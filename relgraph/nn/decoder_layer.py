@@ -189,7 +189,7 @@ class RelationDecoderLayer(Layer):
                 key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
                 q_offset=past if memory_is_causal else None, cache=towards_memory,
             )  # fmt: skip
-            return self.dropout2(z.unflatten(0, x.shape[:2]) if joined else z)
+            return self.dropout2(z.unflatten(0, x.shape[:2]) if joined else z)  # [B, N, E] from [B · N, E]
 
         def feed_forward(x: Tensor) -> Tensor:
             return self.dropout3(self._feed_forward(x))

@@ -168,7 +168,7 @@ class RelationEncoderLayer(Layer):
                 positions=positions,
             )  # fmt: skip
             if self.self_attn.edge_states is not None:
-                z, states = z
+                z, states = z  # [B, N, E], and what makes the next [P, F]
                 pending.append(states)
             return self.dropout1(z)
 

@@ -11,15 +11,9 @@ from torch import Tensor, nn
 from relgraph.arguments import check
 from relgraph.functional.region import active
 
-PER = ("sequence", "batch")
-
 
 class _Sampler(nn.Module, ABC):
     """Draws a position for each row in training, and leaves positions as they are in evaluation."""
-
-    def __init__(self, per: str) -> None:
-        super().__init__()
-        self.per = check.choice("per", per, PER)
 
     def forward(self, x: Tensor) -> Tensor | None:
         """Draw positions for the rows of ``x``, by torch's generator of its device.
@@ -28,8 +22,8 @@ class _Sampler(nn.Module, ABC):
             x: ``[B, N, E]`` or ``[N, E]``; only its shape and its device are read.
 
         Returns:
-            Integers ``[B, N]`` that rise along N; ``[N]`` without a batch or with ``per="batch"``. In evaluation None,
-            with which positions count from 0 as without a sampler.
+            Integers ``[B, N]`` that rise along N; ``[N]`` without a batch. In evaluation None, with which positions
+            count from 0 as without a sampler.
 
         Raises:
             ValueError: another shape, or more rows than there are positions.
@@ -50,9 +44,9 @@ class _Sampler(nn.Module, ABC):
             raise NotImplementedError(
                 "positions must not be drawn within context_parallel, where each process would draw its own"
             )
-        rows = x.shape[0] if x.dim() == 3 and self.per == "sequence" else 1
+        rows = x.shape[0] if x.dim() == 3 else 1
         moved = torch.where(positions < 0, positions, self._drawn(torch.atleast_2d(positions), rows, x.shape[-2], name))
-        return moved[0] if positions.dim() == 1 and (x.dim() == 2 or self.per == "batch") else moved
+        return moved[0] if positions.dim() == 1 and x.dim() == 2 else moved
 
     @abstractmethod
     def _drawn(self, positions: Tensor, rows: int, length: int, name: str) -> Tensor:
@@ -62,15 +56,14 @@ class _Sampler(nn.Module, ABC):
 class RandomPositions(_Sampler):
     """Draw ordered positions from a range longer than any training sequence.
 
-    Each draw takes N different positions of 0 to ``longest`` - 1, in rising order. So training meets all distances and
-    positions of sequences up to that length. Give the draw to layers as ``positions=``, by which rotary positions and
-    labelers by distance count; or give the sampler to absolute positions, which then draw by themselves.
+    Each sequence gets N different positions of 0 to ``longest`` - 1, in rising order. So training meets all distances
+    and positions of sequences up to that length. Give the draw to layers as ``positions=``, by which rotary positions
+    and labelers by distance count; or give the sampler to absolute positions, which then draw by themselves.
 
     Source: Ruoss et al. 2023, "Randomized Positional Encodings Boost Length Generalization of Transformers", section 3.
 
     Args:
         longest: how many positions there are to draw from: the longest sequence that the model will meet.
-        per: ``"sequence"`` draws for each sequence of a batch, ``"batch"`` once for all, as in the paper.
 
     Example:
         >>> torch.manual_seed(0)                                                # doctest: +ELLIPSIS
@@ -86,8 +79,8 @@ class RandomPositions(_Sampler):
         True
     """
 
-    def __init__(self, longest: int, *, per: str = "sequence") -> None:
-        super().__init__(per)
+    def __init__(self, longest: int) -> None:
+        super().__init__()
         self.longest = check.integer("longest", longest, minimum=1, maximum=2**24)
 
     def _drawn(self, positions: Tensor, rows: int, length: int, name: str) -> Tensor:
@@ -98,12 +91,12 @@ class RandomPositions(_Sampler):
         return torch.take_along_dim(chosen, positions.clamp(min=0), 1)
 
     def extra_repr(self) -> str:
-        """The number of positions, and for what a draw is."""
-        return f"{self.longest}" + f", per={self.per!r}" * (self.per != "sequence")
+        """The number of positions."""
+        return f"{self.longest}"
 
 
 class ShiftedPositions(_Sampler):
-    """Shift all positions of a sequence by one random number, SHAPE.
+    """Shift all positions of each sequence by one random number, SHAPE.
 
     A model with absolute positions then learns to look at distances. Distances stay what they are, so labels by
     distance and the scores of rotary self-attention do not change: give this sampler to absolute positions.
@@ -112,7 +105,6 @@ class ShiftedPositions(_Sampler):
 
     Args:
         most: the largest shift; each draw is from 0 to ``most``, all equally likely.
-        per: ``"sequence"`` draws for each sequence of a batch, ``"batch"`` once for all.
 
     Example:
         >>> positions = rg.SinusoidalPositions(16, sampler=rg.nn.ShiftedPositions(100))
@@ -122,16 +114,16 @@ class ShiftedPositions(_Sampler):
         >>> model = rg.RelationTransformer(16, 4, 1, 1, 32, positions=positions)
     """
 
-    def __init__(self, most: int, *, per: str = "sequence") -> None:
-        super().__init__(per)
+    def __init__(self, most: int) -> None:
+        super().__init__()
         self.most = check.integer("most", most, minimum=0, maximum=2**31)
 
     def _drawn(self, positions: Tensor, rows: int, length: int, name: str) -> Tensor:  # noqa: ARG002
         return positions + torch.randint(self.most + 1, (rows, 1), device=positions.device)
 
     def extra_repr(self) -> str:
-        """The largest shift, and for what a draw is."""
-        return f"{self.most}" + f", per={self.per!r}" * (self.per != "sequence")
+        """The largest shift."""
+        return f"{self.most}"
 
 
 def check_sampler(sampler: Any) -> _Sampler | None:

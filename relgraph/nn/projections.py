@@ -34,7 +34,7 @@ def check_bias(name: str, bias: Any) -> tuple[str, ...]:
 
 
 def check_head_dim(width: str, embed_dim: int, count: str, num_heads: int, head_dim: Any) -> int:
-    """The size of a head, by default the width shared among the heads; errors use the names of the caller."""
+    """The size of each head, by default the width shared among the heads; errors use the names of the caller."""
     check.integer(width, embed_dim, minimum=1)
     check.integer(count, num_heads, minimum=1)
     if head_dim is not None:

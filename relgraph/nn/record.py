@@ -74,7 +74,6 @@ def record_attention(
         For a RelationHeteroConv they hold nodes and edges of all kinds end to end, in the order of its metadata.
 
     Raises:
-        TypeError: ``model`` is not a module, or an option is not a bool.
         ValueError: a model without such a layer, or nothing to record.
 
     Example:

@@ -24,7 +24,7 @@ from relgraph.score import compatibility
 class RotaryPositions(nn.Module):
     """Turn queries and keys by angles that grow with their positions, so that a score sees the distance j - i.
 
-    The D numbers of a head make D / 2 pairs (a, b). At position p, pair i is turned by the angle p / base^(2i/D)::
+    The D numbers of each head make D / 2 pairs (a, b). At position p, pair i is turned by the angle p / base^(2i/D)::
 
         (a, b) → (a cos - b sin, a sin + b cos)
 
@@ -41,7 +41,7 @@ class RotaryPositions(nn.Module):
     Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", section 3.2.
 
     Args:
-        head_dim: D, the size of a head; even.
+        head_dim: D, the size of each head; even.
         base: the base of the wavelengths, above 0. With larger bases, the slowest pairs turn more slowly.
         layout: which numbers make pair i: ``"half"`` takes i and i + D/2, as Llama does in Hugging Face's
             transformers; ``"interleaved"`` takes 2i and 2i + 1, as the paper and torchtune do.
@@ -132,7 +132,7 @@ class RotaryPositions(nn.Module):
         return turned(x.transpose(1, 2), waves, self.layout).transpose(1, 2)
 
     def extra_repr(self) -> str:
-        """The size of a head, and options that differ from their defaults."""
+        """The size of each head, and options that differ from their defaults."""
         parts = [str(self.head_dim)]
         parts += [f"base={self.base}"] * (self.base != 10000.0) + [f"layout={self.layout!r}"] * (self.layout != "half")
         return ", ".join(parts)

@@ -41,7 +41,7 @@ class LabelTable(nn.Module):
 
     Args:
         num_labels: R, the number of labels. None with a bank, when every batch has its own labels.
-        dim: D, the size of a row; None for a bias table, whose rows are scalars.
+        dim: D, the size of each row; None for a bias table, whose rows are scalars.
         heads: H for separate rows per head; None for rows that all heads share.
         names: the name of each label, R different strings.
         frozen: a label whose row is zero and stays zero: it gets no gradient, and loading does not change it.
@@ -106,7 +106,7 @@ class LabelTable(nn.Module):
             assert num_labels is not None
             check.parameter_size(num_labels=num_labels, dim=dim or 1, heads=heads or 1)
             shape = [size for size in (heads, num_labels, dim) if size is not None]
-            rows = nn.Parameter(torch.empty(shape, **factory))
+            rows = nn.Parameter(torch.empty(shape, **factory))  # [R, D], [H, R, D] or, of scalars, [R], [H, R]
         self.register_parameter("rows", rows)
         self.reset_parameters()
 
@@ -131,7 +131,6 @@ class LabelTable(nn.Module):
             they have a batch axis: ``[B, 1 or H, R, D]`` or ``[B, 1 or H, R]``.
 
         Raises:
-            TypeError: the bank's output is not a Tensor.
             ValueError: features without a bank, a bank without features, or a bank's output of another shape.
         """
         if self.bank is not None:
@@ -192,7 +191,6 @@ class LabelTable(nn.Module):
             state: ``[number of bytes]``, uint8, from :meth:`~relgraph.nn.LabelTable.get_extra_state`.
 
         Raises:
-            TypeError: ``state`` is not a Tensor.
             ValueError: the names differ, or ``state`` is damaged.
         """
         self._check_saved_names("state", state)

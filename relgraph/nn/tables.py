@@ -54,7 +54,7 @@ class RelationTables(nn.Module):
     Args:
         num_labels: R, or the labeler, whose number and names of labels the tables then take; for a sum of labels a
             tuple, one number per part. None for a part whose banks compute all rows.
-        dim: D, the size of a head.
+        dim: D, the size of each head.
         heads: H, the number of query heads; needed only with ``per_head``.
         kinds: which tables there are, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
         per_head: whether each head has its own rows: True, False, or the kinds of tables that have rows per head.

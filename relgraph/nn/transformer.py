@@ -132,7 +132,10 @@ class RelationTransformer(nn.Module):
             self.encoder = RelationEncoder(layer, num_encoder_layers, nn.LayerNorm(d_model, **place), fresh=False)
         else:
             self.encoder = _check_stack("custom_encoder", custom_encoder, RelationEncoder, d_model, nhead)
-            _check_no_states(custom_encoder)
+            if custom_encoder.layers[0].self_attn.edge_states is not None:
+                raise NotImplementedError(
+                    "custom_encoder must have attentions without edge_update, whose states nobody reads"
+                )
         if custom_decoder is None:
             towards_memory = RelationAttention(d_model, nhead, dropout, **_labeled_by(memory_labeler), **place)
             mine = labeler if target_labeler is None else target_labeler
@@ -403,7 +406,6 @@ class RelationTransformer(nn.Module):
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: as in :meth:`forward`, or a cache that is not a StackCache.
             ValueError: as in :meth:`forward`, or no memory before a cache holds it.
             NotImplementedError: a cache with packed ``memory_labels``, or a call that the implementation does not
                 support.
@@ -435,7 +437,7 @@ class RelationTransformer(nn.Module):
                     f"memory_ptr must be the borders of {tgt.shape[0]} graphs, as memory has shape "
                     f"{list(memory.shape)} and tgt {list(tgt.shape)}, got None"
                 )
-            memory = memory[None]
+            memory = memory[None]  # [1, M, E]
             if isinstance(memory_key_padding_mask, Tensor):
                 memory_key_padding_mask = memory_key_padding_mask[None]
         layer: Any = self.decoder.layers[0]
@@ -507,12 +509,6 @@ def _check_stack(name: str, stack: Any, kind: type[_Either], d_model: int, nhead
             f"got {attention.embed_dim} and {attention.num_heads}"
         )
     return stack
-
-
-def _check_no_states(encoder: Any) -> None:
-    """Raise NotImplementedError if an encoder returns states of edges, which a decoder does not read."""
-    if encoder.layers[0].self_attn.edge_states is not None:
-        raise NotImplementedError("custom_encoder must have attentions without edge_update, whose states nobody reads")
 
 
 def _draw(stacks: Sequence[nn.Module]) -> None:

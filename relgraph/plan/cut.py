@@ -33,7 +33,7 @@ def cut_graphs(plan: LabelPlan, graphs: range, rows: range, keys: range) -> Labe
     assert plan.q_ptr is not None and plan.k_ptr is not None
     q_ptr, k_ptr = (
         ptr[graphs.start : graphs.stop + 1] - at.start for ptr, at in ((plan.q_ptr, rows), (plan.k_ptr, keys))
-    )
+    )  # [graphs + 1]
     parts: list[Part] = []
     for part in plan.parts:
         ids = part.ids

@@ -136,7 +136,7 @@ def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
         below = _repeat(below, under.batch, both, labels.q_len)
         columns = tuple(torch.cat(pair) for pair in zip(columns, below, strict=True))
         batch = both
-    row, col, ids, role, level = columns
+    row, col, ids, role, level = columns  # [P] each
     rows = batch * labels.q_len
     key, order = _sorted(torch.add(col, row, alpha=labels.k_len), rows * labels.k_len)
     row, col, ids, role, level = (x.index_select(0, order) for x in (row, col, ids, role, level))

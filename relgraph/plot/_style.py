@@ -45,14 +45,14 @@ def room(ax: Axes) -> tuple[float, float]:
     return box.width * points, box.height * points
 
 
-def sampled(name: str, count: int, low: float = 0.0, high: float = 1.0) -> Colours:
-    """A number of colours of a colour map, evenly spaced between two places on it."""
-    return colormaps[name](np.linspace(low, high, count) if count > 1 else np.array([(low + high) / 2]))
+def sampled(name: str, count: int, end: float = 1.0) -> Colours:
+    """A number of colours of a colour map, evenly spaced from its begin to a place on it."""
+    return colormaps[name](np.linspace(0.0, end, count) if count > 1 else np.array([end / 2]))
 
 
-def lighter(colours: Colours, by: float = 0.55) -> Colours:
+def lighter(colours: Colours) -> Colours:
     """The colours mixed with white."""
-    return np.concatenate([colours[..., :3] * (1 - by) + by, colours[..., 3:]], -1)
+    return np.concatenate([colours[..., :3] * 0.45 + 0.55, colours[..., 3:]], -1)
 
 
 def from_zero(values: np.ndarray) -> Normalize:

@@ -132,7 +132,7 @@ def _draw_bars(ax: Axes, mean: np.ndarray, by_head: np.ndarray | None, known: Na
 def _heads(by_head: np.ndarray) -> Iterator[tuple[np.ndarray, Any, str]]:
     """The values, colour and legend of each head; a few heads are all named, of many the first and the last."""
     count = len(by_head)
-    colours = _style.HEADS[:count] if count <= HEADS_NAMED else _style.sampled(_style.MANY, count, 0.0, 0.9)
+    colours = _style.HEADS[:count] if count <= HEADS_NAMED else _style.sampled(_style.MANY, count, 0.9)
     for number, (row, colour) in enumerate(zip(by_head, colours, strict=True)):
         named = count <= HEADS_NAMED or number in (0, count - 1)
         yield row, colour, f"{'' if named else '_'}head {number}"  # matplotlib leaves out what begins with _

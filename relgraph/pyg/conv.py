@@ -108,9 +108,9 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_bases: K, if the full maps of all relations are combined from K bases each for keys, values and queries.
         num_blocks: the number of blocks, if full maps are block-diagonal.
         normalize: ``"softmax"`` over the edges into a node, or ``"relation"`` for the mean over those of each relation.
-        edge_update: whether the layer also returns the next vector of every edge: False, or True or ``"relational"``
-            for :class:`~relgraph.nn.RelationalEdges`, or this module with options of its own. Its formulas take the
-            place of s, α and z above.
+        edge_update: ``"relational"`` to return also the next vector of every edge, by
+            :class:`~relgraph.nn.RelationalEdges`, or this module with options of its own. Its formulas take the place
+            of s, α and z above.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
 
@@ -161,7 +161,7 @@ class RelationConv(ProjectedLayer, MessagePassing):
         num_bases: int | None = None,
         num_blocks: int | None = None,
         normalize: str = "softmax",
-        edge_update: bool | str | RelationalEdges = False,
+        edge_update: str | RelationalEdges | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
@@ -221,7 +221,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             The new layer, with the device, dtype and training mode of ``conv``.
 
         Raises:
-            TypeError: not an RGATConv, or an option that this layer does not have.
             NotImplementedError: a softmax within each relation, multiplicative attention, a ``mod``, or another
                 ``aggr``, ``flow`` or ``decomposed_layers``; a subclass that computes in another way.
 
@@ -250,7 +249,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             The new layer, with the device, dtype and training mode of ``conv``.
 
         Raises:
-            TypeError: not an RGCNConv, or an option that this layer does not have.
             NotImplementedError: another ``aggr`` or ``decomposed_layers``; a subclass that computes in another way.
 
         Example:
@@ -397,7 +395,6 @@ class RelationConv(ProjectedLayer, MessagePassing):
             ``[E, H, C]``, the weighted value of every edge.
 
         Raises:
-            TypeError: a function given as ``score`` that gives no tensor.
             ValueError: one that gives another shape or dtype, or a result without a gradient.
         """
         if self.edge_states is not None:

@@ -43,7 +43,6 @@ def from_transformer_conv(
         The new layer, with the device, dtype and training mode of ``conv``.
 
     Raises:
-        TypeError: not a TransformerConv, or an option that RelationConv does not have.
         ValueError: a lazy layer before its first call, ``edge_types`` of a layer without ``edge_dim``, or an ``aggr``
             that may hold weights.
         NotImplementedError: ``decomposed_layers`` other than 1.
@@ -68,7 +67,7 @@ def from_transformer_conv(
         decomposed_layers=conv.decomposed_layers, **kwargs,
     ).to(weight.device, weight.dtype)  # fmt: skip
     same = ("lin_key", "lin_query", "lin_value", "lin_skip", "lin_beta", "lin_edge")
-    return _with_weights(made, conv, dict(zip(same, same, strict=True)), edge_types)
+    return _with_weights(made, conv, {name: name for name in same}, edge_types)
 
 
 def from_gatv2_conv(  # noqa: D417
@@ -91,7 +90,6 @@ def from_gatv2_conv(  # noqa: D417
         The new layer, with the device, dtype and training mode of ``conv``.
 
     Raises:
-        TypeError: not a GATv2Conv, or an option that RelationConv does not have.
         ValueError: as in :func:`~relgraph.pyg.from_transformer_conv`, or a negative slope below 0.
         NotImplementedError: ``decomposed_layers`` other than 1; ``edge_types`` of a layer whose self-loops are not
             filled with 0.
@@ -115,7 +113,7 @@ def from_gatv2_conv(  # noqa: D417
         )
     slope = conv.negative_slope
     activation = "leaky_relu" if slope == 0.2 else LeakyReLU(slope)
-    attention = conv.att.detach()[0].clone()
+    attention = conv.att.detach()[0].clone()  # [H, C]
     loops = conv.add_self_loops and SelfLoops("mean" if edge_types or conv.edge_dim is None else fill)
     tied = ("value", "query") if conv.share_weights else ("value",)
     made = RelationConv(
@@ -158,7 +156,6 @@ def from_gps_conv(
         The new layer, with the device, dtype and training mode of ``conv``.
 
     Raises:
-        TypeError: not a GPSConv, or an option that RelationGlobalAttention does not have.
         ValueError: unknown ``new_tables``, or an error of :class:`~relgraph.pyg.RelationGlobalAttention`.
         NotImplementedError: ``attn_type="performer"``, whose attention has no scores of pairs; an attention with
             ``add_bias_kv`` or ``add_zero_attn``.

@@ -38,7 +38,7 @@ def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str
         A :class:`~relgraph.Graph`, packed for a batch.
 
     Raises:
-        TypeError: not a Data, such as a HeteroData.
+        TypeError: a HeteroData, which :func:`~relgraph.pyg.from_hetero_data` reads.
         ValueError: edges or the number of nodes are missing, a named attribute is missing or holds no types, ``batch``
             is not sorted or disagrees with ``ptr``, or an edge leaves its graph.
 
@@ -73,7 +73,6 @@ def to_data(graph: Graph) -> Data:
         A :class:`~torch_geometric.data.Data`, or for a packed batch a :class:`~torch_geometric.data.Batch`.
 
     Raises:
-        TypeError: not a Graph.
         ValueError: a packed batch of no graphs, which a Batch cannot be.
 
     Example:

@@ -136,19 +136,18 @@ class RelationGlobalAttention(nn.Module):
         if type(x) is not Tensor and isinstance(x, Data):
             given = {"batch": batch, "edge_attr": edge_attr}
             data, (x, _, edge_attr) = x, parts_of(x, given, {"batch": None, "edge_attr": self.attention.edge_maps})
-            check_nodes("x", x, self.channels)
-            if labels is None and labeler is not None and ("rel_node" in data or data.edge_index is not None):
-                labels = data
-            else:
-                ptr = borders(data, x.shape[0])
-        elif batch is not None:
-            _check_batch(batch, check_nodes("x", x, self.channels))
-            ptr = borders_of(batch) if labels is None or check.can_look_at_data(batch) else None
+        x = check_nodes("x", x, self.channels)
+        if data is None:
+            if batch is not None:
+                _check_batch(batch, x)
+                ptr = borders_of(batch) if labels is None or check.can_look_at_data(batch) else None  # [G + 1]
+        elif labels is None and labeler is not None and ("rel_node" in data or data.edge_index is not None):
+            labels = data
         else:
-            check_nodes("x", x, self.channels)
+            ptr = borders(data, x.shape[0])
         if labels is None and labeler is not None:
-            labels = labels_of_lengths(labeler, [x.shape[0]], None, x, ptr=ptr)  # pyright: ignore[reportArgumentType]
-        elif labels is not None and labeler is not None and not isinstance(labels, Labels):
+            labels = labels_of_lengths(labeler, [x.shape[0]], None, x, ptr=ptr)
+        elif labeler is not None and not isinstance(labels, Labels):
             if isinstance(labels, Data) and "rel_node" in labels:
                 labels = relation_labels(labels, labeler)
             else:

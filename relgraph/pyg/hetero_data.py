@@ -63,7 +63,6 @@ def from_hetero_data(data: HeteroData) -> HeteroGraph:
         A :class:`~relgraph.pyg.HeteroGraph`, its graph packed for a batch.
 
     Raises:
-        TypeError: not a HeteroData.
         ValueError: edges or a number of nodes are missing, an edge ends outside its node type or crosses from graph to
             graph, or only some node types have a ``batch``.
 

@@ -155,18 +155,18 @@ class RemainingNodes:
     place: tuple[Tensor, Tensor] | None
 
     @classmethod
-    def of(cls, name: str, nodes: Graph, numbers: Tensor, sizes: Tensor) -> RemainingNodes:
+    def of(cls, nodes: Graph, numbers: Tensor, sizes: Tensor) -> RemainingNodes:
         """Raise ValueError unless every node was labeled and occurs once."""
         if not check.can_look_at_data(numbers, sizes):
             return cls(nodes, numbers, sizes, None)
         if sizes.shape[0] != nodes.num_graphs:
-            raise ValueError(f"data.{name}['nodes'] must be one per graph, {nodes.num_graphs}, got {sizes.shape[0]}")
+            raise ValueError(f"data.rel['nodes'] must be one per graph, {nodes.num_graphs}, got {sizes.shape[0]}")
         graph = nodes.graph_of()
         known = bool(((numbers >= 0) & (numbers < sizes[graph])).all())
         before = (sizes.cumsum(0) - sizes)[graph] + numbers
         if not known or before.unique().shape[0] != before.shape[0]:
             raise ValueError(
-                f"data.{name} must hold labels of all these nodes, got nodes that were not labeled, or occur twice: "
+                "data.rel must hold labels of all these nodes, got nodes that were not labeled, or occur twice: "
                 "label again"
             )
         here = torch.arange(nodes.num_nodes, device=nodes.device)

@@ -20,8 +20,6 @@ from relgraph.labels.memory import Memory
 from relgraph.pyg.data import check_attribute, check_data, from_data, known_num_nodes
 from relgraph.pyg.stored import RemainingNodes, Stored, constants_of, numbers_of, remaining_borders, restore, to_store
 
-_RESERVED = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices by these parts of a name
-
 
 @final
 @functional_transform("add_relation_labels")
@@ -44,13 +42,8 @@ class AddRelationLabels(BaseTransform):
 
     Args:
         labeler: a :class:`~relgraph.Labeler`, called with ``from_data(data)``.
-        attr_name: the name of the dict, ``rel`` above.
         edge_type: the attribute with the type of every edge, see :func:`~relgraph.pyg.from_data`.
         node_type: the attribute with the type of every node.
-
-    Raises:
-        ValueError: an ``attr_name`` that is not an identifier, or that PyG would treat in another way
-            (``"edge_labels"``).
 
     Example:
         >>> from torch_geometric.data import Batch, Data
@@ -66,13 +59,11 @@ class AddRelationLabels(BaseTransform):
     def __init__(
         self,
         labeler: Labeler,
-        attr_name: str = "rel",
         *,
         edge_type: str | None = "edge_type",
         node_type: str | None = "node_type",
     ) -> None:
         self.labeler = _check_labeler("labeler", labeler)
-        self.attr_name = _check_name(attr_name)
         check_attribute("edge_type", edge_type)
         check_attribute("node_type", node_type)
         self.edge_type, self.node_type = edge_type, node_type
@@ -87,7 +78,6 @@ class AddRelationLabels(BaseTransform):
             The same object, with the two attributes.
 
         Raises:
-            TypeError: not a Data, or a labeler that does not return Labels.
             ValueError: a batch, a graph that does not fit the labeler or :func:`~relgraph.pyg.from_data`, or other data
                 under the attributes' names.
             NotImplementedError: labels of a kind that cannot be stored, or that changes from graph to graph.
@@ -102,26 +92,26 @@ class AddRelationLabels(BaseTransform):
         graph = from_data(data, edge_type=self.edge_type, node_type=self.node_type)
         if graph.ptr is not None:
             raise ValueError("data must be one graph, got a batch: transform its graphs, or call the labeler itself")
-        if not _labeled(data, self.attr_name):
-            for name in (self.attr_name, f"{self.attr_name}_node"):
+        if not _labeled(data):
+            for name in ("rel", "rel_node"):
                 if name in data:
-                    raise ValueError(f"data.{name} must be free for labels, got other data: give another attr_name")
+                    raise ValueError(f"data.{name} must be free for labels, got other data")
         labels = self.labeler(graph)
         _check_storable(self.labeler, labels, graph.num_nodes)
-        data[self.attr_name] = {
+        data.rel = {
             "by": _expression(self.labeler), "nodes": graph.num_nodes,
             "edges": numbers_of(graph.edge_index, graph.edge_type, graph),
             "types": self.edge_type if graph.edge_type is not None and self.edge_type else "", **to_store(labels),
         }  # fmt: skip
-        data[f"{self.attr_name}_node"] = torch.arange(graph.num_nodes, device=graph.device)
+        data.rel_node = torch.arange(graph.num_nodes, device=graph.device)
         return data
 
     def __repr__(self) -> str:
-        options = unusual(self, attr_name="rel", edge_type="edge_type", node_type="node_type")
+        options = unusual(self, edge_type="edge_type", node_type="node_type")
         return f"AddRelationLabels({self.labeler!r}{options})"
 
 
-def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_name: str | None = None) -> Labels:
+def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler) -> Labels:
     """Read the labels that :class:`~relgraph.pyg.AddRelationLabels` stored in a graph or a batch (then packed).
 
     Row i is the query, column j the key, in the order of the nodes.
@@ -129,7 +119,6 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
     Args:
         data: a :class:`~torch_geometric.data.Data` or a :class:`~torch_geometric.data.Batch`.
         by: the transform that stored the labels, or its labeler.
-        attr_name: the attribute that holds the labels; the transform's by default, ``"rel"`` if ``by`` is a labeler.
 
     Returns:
         The stored labels of the remaining nodes, in their order; edges graph by graph. Labels by distance become dense
@@ -147,37 +136,33 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
         tensor([[[2, 3],
                  [0, 2]]])
     """
-    if isinstance(by, AddRelationLabels):
-        labeler, usual = by.labeler, by.attr_name
-    else:
-        labeler, usual = _check_labeler("by", by), "rel"
-    name = usual if attr_name is None else _check_name(attr_name)
+    labeler = by.labeler if isinstance(by, AddRelationLabels) else _check_labeler("by", by)
     data = check_data(data)
-    if not _labeled(data, name):
+    if not _labeled(data):
         raise ValueError(
-            f"data must hold labels under {name!r}, put there by AddRelationLabels, got {sorted(data.keys())}"
+            f"data must hold labels under 'rel', put there by AddRelationLabels, got {sorted(data.keys())}"
         )
     num_nodes = known_num_nodes("data", data._store)
-    numbers = check.integer_tensor(f"data.{name}_node", data[f"{name}_node"], dim=1)
+    numbers = check.integer_tensor("data.rel_node", data.rel_node, dim=1)
     if numbers.shape[0] != num_nodes:
-        raise ValueError(f"data.{name}_node must have shape [N] = [{num_nodes}], got {list(numbers.shape)}")
-    stored = Stored(f"data.{name}", data[name])
+        raise ValueError(f"data.rel_node must have shape [N] = [{num_nodes}], got {list(numbers.shape)}")
+    stored = Stored("data.rel", data.rel)
     no_edges = torch.empty(2, 0, dtype=torch.int64, device=numbers.device)
     sizes = stored.counts("nodes", numbers.device)
     nodes = Graph(no_edges, num_nodes, ptr=remaining_borders(data, num_nodes, sizes))
-    remaining = RemainingNodes.of(name, nodes, numbers, sizes)
+    remaining = RemainingNodes.of(nodes, numbers, sizes)
     if remaining.place is None and "edge_index" in data and "n_id" not in data and check.can_look_at_data(numbers):
         stored.check_edges(data, nodes)
     labelers = stored.texts("by", "the expression of a labeler")
     if labelers != {_expression(labeler)}:
         held, reads = " and ".join(sorted(labelers)), _expression(labeler)
-        raise ValueError(f"data.{name} must hold labels of the labeler that reads them, {reads}, got those of {held}")
+        raise ValueError(f"data.rel must hold labels of the labeler that reads them, {reads}, got those of {held}")
     return restore(stored, _template(labeler), remaining)
 
 
-def _labeled(data: Data, name: str) -> bool:
-    """Whether labels are stored under this name."""
-    stored = data[name] if name in data and f"{name}_node" in data else None
+def _labeled(data: Data) -> bool:
+    """Whether labels are stored."""
+    stored = data.rel if "rel" in data and "rel_node" in data else None
     return isinstance(stored, Mapping) and "by" in stored and "nodes" in stored
 
 
@@ -216,11 +201,3 @@ def _check_labeler(name: str, labeler: Any) -> Labeler:
     if not isinstance(labeler, Labeler):
         raise TypeError(f"{name} must be a Labeler, got {type(labeler).__name__}")
     return labeler
-
-
-def _check_name(attr_name: Any) -> str:
-    if not isinstance(attr_name, str):
-        raise TypeError(f"attr_name must be a str, got {type(attr_name).__name__}")
-    if any(part in attr_name for part in _RESERVED) or not attr_name.isidentifier():
-        raise ValueError(f"attr_name must be an identifier without any of {list(_RESERVED)} in it, got {attr_name!r}")
-    return attr_name

@@ -21,7 +21,7 @@ def test_targets_are_the_tokens_at_that_distance():
 
 
 def test_reach_ends_at_the_first_distance_that_is_not_copied():
-    run = Run("depth 1, k 4", 0, [1.0, 0.95, 0.9, 0.2, *[0.99] * 44], 1.0, [])
+    run = Run("depth 1, k 4", 0, [1.0, 0.95, 0.9, 0.2, *[0.99] * 44], 1.0)
     assert run.reach == 3
     assert copying.report([run]).splitlines()[1].split()[:6] == ["depth", "1,", "k", "4", "3", "3"]
     beyond = 100 * (0.2 + 44 * 0.99) / 45

@@ -49,7 +49,7 @@ def test_what_is_stopped_goes_on_seed_by_seed(tmp_path, capsys):
     assert not Runs(folder, Run, {"steps": 3}).each(["a", "b c"], range(2), first, tell=str)
     assert first.asked == [("a", 0), ("b c", 0)]
     assert "stopped: 2 of 4 runs are kept" in capsys.readouterr().out
-    for name in (".results.json.7.partial", ".model-a-0.pt.7.partial", "kept.partial"):
+    for name in (".results.json.partial", ".model-a-1.pt.partial", "kept.partial"):
         (folder / name).write_text("half")
     runs = Runs(folder, Run, {"steps": 3})
     assert runs.done == [Run("a", 0, 0.0), Run("b c", 0, 0.0)]
@@ -98,7 +98,7 @@ def test_processes_side_by_side_keep_what_one_after_the_other_keep(tmp_path):
         several.each(["d"], [0], Failing(), 2, tell=str)
 
 
-def test_runs_count_with_the_same_settings_only(tmp_path, capsys):
+def test_runs_count_with_the_same_settings_only(tmp_path):
     settings = {"sizes": (1, 2), "by": {3: 4}}
     runs = Runs(tmp_path, Run, settings)
     runs.each(["a"], [0], Trainer(), tell=str)
@@ -108,23 +108,28 @@ def test_runs_count_with_the_same_settings_only(tmp_path, capsys):
     for other in ({}, {**settings, "sizes": [2]}, {**settings, "more": None, "steps": 1}):
         with pytest.raises(ValueError, match=r"results\.json must hold runs with these settings, .* --fresh"):
             Runs(tmp_path, Run, other)
-        with pytest.raises(SystemExit, match="2"):
-            Runs.of_command(tmp_path, Run, other, fresh=False)
-    assert "must hold runs with these settings" in capsys.readouterr().err
     assert Runs(tmp_path, Run, {}, fresh=True).done == []
 
 
 def test_a_lead_compares_each_seed_with_itself():
     ours, theirs = {0: 0.50, 1: 0.70, 2: 0.99}, {1: 0.60, 0: 0.40, 7: 0.1}
     assert lead(ours, theirs) == "+10.0 (+10.0 to +10.0)"
-    assert lead({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.5}, " %") == "+10.0 % (-117.1 to +137.1)"
+    assert lead({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.5}, 1, 3) == "+0.100 (-1.171 to +1.371)"
     assert lead(ours, {2: 0.98}) == "+1.0"
+
+
+def test_a_training_takes_as_many_steps_as_asked():
+    model, steps = weights(1.0), count()
+    losses = (model(torch.ones(1, 1)).square().sum() + step for step in steps)
+    example_runs.train(model, losses, 3, 0.1, title="a row")
+    assert next(steps) == 3
+    assert model.weight.item() < 1
 
 
 def test_a_training_continues_within_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(example_runs, "LINE_EVERY", 0.0)  # so that each step is kept
 
-    def trained(path, stop=None):
+    def trained(stop=None):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Dropout(0.5))
 
@@ -133,15 +138,15 @@ def test_a_training_continues_within_a_run(tmp_path, monkeypatch, capsys):
                 raise KeyboardInterrupt
             return model(torch.full((4, 3), float(step))).square().mean()
 
-        seconds = example_runs.train_on(path, model, loss_of, 6, 0.1, seed=1, title="a row")
+        seconds = example_runs.train_on(tmp_path, "a row", 1, model, loss_of, 6, 0.1)
         return model[0].weight, seconds
 
     monkeypatch.setattr(time, "thread_time", count().__next__)
-    wanted, seconds = trained(tmp_path / "whole")
+    wanted, seconds = trained()
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "stopped", stop=4)
-    weight, both = trained(tmp_path / "stopped")
+        trained(stop=4)
+    weight, both = trained()
     assert torch.equal(weight, wanted)
     assert both == seconds == 7  # the clock's calls: one per step, and one at the end
     assert not [*tmp_path.iterdir()]
-    assert "a row: step 6 of 6" in capsys.readouterr().err
+    assert "a row, seed 1: step 6 of 6" in capsys.readouterr().err

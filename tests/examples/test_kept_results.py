@@ -174,7 +174,7 @@ def test_the_readme_has_the_figures_of_the_translations():
         low, high = interval([one - other for _, other, one in zip(*values, strict=True)])
         undecided = f"against rotary undecided, −{-low:.1f} to +{high:.1f}"
         assert (undecided in row) == (low < 0 < high)
-    claim = {"shape": None, "one": "relative, k = 16", "other": "sinusoidal", "test": "test"}
+    claim = {"one": "relative, k = 16", "other": "sinusoidal", "test": "test"}
     (lead,) = [one for one in found["bootstrap"] if claim.items() <= one.items()]
     assert any(f"ahead of sinusoids by {lead['low']:.1f} to {lead['high']:.1f}" in line for line in lines)
 

@@ -76,7 +76,7 @@ def test_persons_look_along_facts_or_at_their_whole_family(name):
 
 
 def test_a_lead_is_that_of_each_seed():
-    runs = [Run("maps, tables", seed, dict.fromkeys(range(2, 11), 0.5 + seed / 10), 1, 1.0, []) for seed in (0, 1)]
-    runs += [Run("RGATConv", seed, dict.fromkeys(range(2, 11), 0.25 + seed / 10), 1, 1.0, []) for seed in (0, 1)]
+    runs = [Run("maps, tables", seed, dict.fromkeys(range(2, 11), 0.5 + seed / 10), 1, 1.0) for seed in (0, 1)]
+    runs += [Run("RGATConv", seed, dict.fromkeys(range(2, 11), 0.25 + seed / 10), 1, 1.0) for seed in (0, 1)]
     last = example.report(runs).splitlines()[-1]
     assert last == "5–10 links, maps, tables against RGATConv: +25.0 (+25.0 to +25.0)"

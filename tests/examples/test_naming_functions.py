@@ -124,8 +124,8 @@ def test_guesses(questions):
 
 def test_how_far_ahead_pools_seeds_and_draw_files(questions):
     right = [" ".join(question.name) for question in questions]
-    runs = [example.Run("relations", seed, {}, 0.0, right, []) for seed in (0, 1)]
-    runs += [example.Run("distance", 0, {}, 0.0, ["", *right[1:]], []), example.Run("distance", 1, {}, 0.0, right, [])]
+    runs = [example.Run("relations", seed, {}, 0.0, right) for seed in (0, 1)]
+    runs += [example.Run("distance", 0, {}, 0.0, ["", *right[1:]]), example.Run("distance", 1, {}, 0.0, right)]
     one_file = example.ahead(runs, questions, "relations")["distance"]
     assert one_file["exact"] == pytest.approx([1 / 6, 1 / 6, 1 / 6])
     apart = [Question(q.tokens, q.name, q.graph, str(n)) for n, q in enumerate(questions)]

@@ -8,23 +8,19 @@ from statistics import mean, stdev
 import pytest
 import run as runner
 import torch
+from example_runs import lead
 from experiments import scan
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-SIZES = {"22": (15291, 1699, 3920), "26": (16458, 1828, 2624), "30": (17783, 1975, 1152), "jump": (14670, 1320, 7706)}
-
-
-@pytest.mark.parametrize(("name", "sizes"), SIZES.items())
-def test_splits(name, sizes):
-    split = scan.Split.named(name)
-    assert (len(split.train), len(split.same), len(split.other)) == sizes
+def test_a_split_by_length():
+    split = scan.Split.after(26)
+    assert (len(split.train), len(split.same), len(split.other)) == (16458, 1828, 2624)
     assert not {*split.other} & {*split.train, *split.same}
-    if name != "jump":
-        assert not {*split.train} & {*split.same}
-        assert {*split.train, *split.same, *split.other} == {*scan.commands()}
-        assert max(len(actions) for _, actions in split.train) == int(name)
+    assert not {*split.train} & {*split.same}
+    assert {*split.train, *split.same, *split.other} == {*scan.commands()}
+    assert max(len(actions) for _, actions in split.train) == 26
 
 
 @pytest.mark.parametrize("row", ["rotary", "ALiBi", "relative, one layer"])
@@ -55,10 +51,10 @@ def test_the_command_runs_and_continues(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scan, "BATCH", 4)
     command = ["scan", "--quick", "--steps", "4", "--out", str(tmp_path)]
     assert runner.main(command) == 0
-    path = tmp_path / scan.QUICK_SPLIT / "results.json"
+    path = tmp_path / str(scan.QUICK_LONGEST) / "results.json"
     first = json.loads(path.read_text(encoding="utf-8"))
     assert [run["variant"] for run in first["runs"]] == ["sinusoidal", "relative"]
-    assert "relative, lead over sinusoidal" in capsys.readouterr().out
+    assert "relative against sinusoidal: " in capsys.readouterr().out
     assert runner.main(command) == 0
     assert "2 of 2 runs are already in" in capsys.readouterr().out
     torch.set_num_threads(threads)
@@ -92,5 +88,5 @@ def test_the_page_has_the_figures_of_the_kept_runs():
     shares = {name: {run["seed"]: run["other"] for run in runs if run["variant"] == name} for name in scan.ROWS}
     for ours in ("relative", "relative, one layer"):
         others = [name for name in ("sinusoidal", "rotary", "relative") if name != ours]
-        leads = " | ".join(scan.lead(shares[ours], shares[other]) for other in others)
+        leads = " | ".join(lead(shares[ours], shares[other]) for other in others)
         assert f"| {ours} | {leads} |" in page

@@ -342,7 +342,6 @@ GOOD_CALLS = {
         rg.RelationAttention,
         {"embed_dim": 8, "num_heads": 2, "edge_dim": 3, "edge_update": "relational"},
         also=SIZES,
-        accepts={"edge_update": ("true",)},
     ),
     "RelationAttention.from_plain": lambda: Good(
         rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True), "tables": ()}
@@ -552,9 +551,9 @@ GOOD_CALLS = {
     ),
     "SinusoidalPositions.encode": lambda: Good(rg.SinusoidalPositions(8).encode, {"positions": torch.rand(2, 3)}),
     "alibi_tables": lambda: Good(rg.nn.alibi_tables, {"labeler": rg.ClippedDistance(3), "dim": 4, "heads": 2, **PLACE}),
-    "RandomPositions": lambda: Good(rg.nn.RandomPositions, {"longest": 9, "per": "batch"}),
+    "RandomPositions": lambda: Good(rg.nn.RandomPositions, {"longest": 9}),
     "RandomPositions.forward": lambda: Good(rg.nn.RandomPositions(9), {"x": _rows()}),
-    "ShiftedPositions": lambda: Good(rg.nn.ShiftedPositions, {"most": 9, "per": "sequence"}),
+    "ShiftedPositions": lambda: Good(rg.nn.ShiftedPositions, {"most": 9}),
     "ShiftedPositions.forward": lambda: Good(rg.nn.ShiftedPositions(9), {"x": _rows()}),
     "RotaryPositions": lambda: Good(rg.RotaryPositions, {"head_dim": 8, "base": 100.0, "layout": "interleaved"}),
     "RotaryPositions.forward": lambda: Good(

@@ -154,7 +154,6 @@ GOOD_CALLS = {
     "RelationConv (edge states)": lambda: Good(
         rg.pyg.RelationConv,
         {"in_channels": 8, "out_channels": 4, "heads": 2, "edge_dim": 3, "edge_update": "relational"},
-        accepts={"edge_update": ("true",)},
     ),
     "RelationConv.forward (edge states)": lambda: Good(
         rg.pyg.RelationConv(8, 4, edge_dim=3, edge_update="relational"),
@@ -376,7 +375,7 @@ GOOD_CALLS = {
     "from_hetero_data (num_nodes)": lambda: _hetero_holding("num_nodes", 3),
     "AddRelationLabels": lambda: Good(
         rg.pyg.AddRelationLabels,
-        {"labeler": rg.ShortestPath(2), "attr_name": "rel", "edge_type": "edge_type", "node_type": "node_type"},
+        {"labeler": rg.ShortestPath(2), "edge_type": "edge_type", "node_type": "node_type"},
         accepts={"edge_type": WORD, "node_type": WORD},
     ),
     "AddRelationLabels.forward": lambda: Good(_transform(), {"data": _data()}),
@@ -385,9 +384,7 @@ GOOD_CALLS = {
         {
             "data": Batch.from_data_list([_transform()(_data()), _transform()(_data())]),
             "by": _transform(),
-            "attr_name": "rel",
         },
-        also={"attr_name": ("data",)},
     ),
     "relation_labels (pair)": lambda: _stored("pair", torch.tensor([[0, 1], [1, 2], [2, 2]])),
     "relation_labels (label)": lambda: _stored("label", torch.tensor([0, 1, 0])),

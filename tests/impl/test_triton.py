@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl.triton import limits
+from relgraph.impl.triton import limits, tables
 from relgraph.labels import DenseLabels, DistanceLabels, SumLabels, memory
 from relgraph.score import Softcap
 from tests.budget import assert_within_budget, twins
@@ -145,12 +145,12 @@ def test_offsets_that_pass_32_bits(offset):
 
 def test_rows_far_from_each_other(monkeypatch):
     """Rows whose offsets would not fit 32 bits are copied."""
-    monkeypatch.setattr(launch, "FARTHEST_ROW", 8)
+    monkeypatch.setattr(tables, "FARTHEST_ROW", 8)
     near = torch.randn(1, 1, 20, 4, device=DEVICE)
     far = torch.randn(1, 1, 20, 16, device=DEVICE)[..., :4]
     labels = rg.ClippedDistance(2)(20).to(DEVICE)
-    assert launch._near_rows(near) is near
-    assert launch._near_rows(far).is_contiguous()
+    assert tables.near_rows(near) is near
+    assert tables.near_rows(far).is_contiguous()
     ours = rg.relation_attention(far, far, far, labels, far[0, 0, :5], impl="triton")
     torch.testing.assert_close(ours, rg.relation_attention(far, far, far, labels, far[0, 0, :5], impl="dense"))
 
@@ -285,7 +285,9 @@ def test_refused_without_a_gpu_or_triton(monkeypatch):
 
 def test_no_cuda_graph_is_recorded(monkeypatch):
     monkeypatch.setattr(limits, "is_recording", lambda device: True)
-    refused("has no recording in a CUDA graph; use impl='chunked'")
+    x = torch.randn(1, 1, 2, 4, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="has no recording in a CUDA graph; use impl='chunked'"):
+        rg.relation_attention(x, x, x, None, impl="triton")
 
 
 def results_here(call, **options):

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import relgraph as rg
 from relgraph.call import Call, Tables
 from relgraph.impl import op
-from relgraph.impl.triton import attend
+from relgraph.impl.triton import attend, virtual
 from relgraph.impl.triton.edges import KernelPairs
 from relgraph.labels import memory
 from relgraph.plan import LabelPlan, decode, encode, lower
@@ -128,23 +128,24 @@ def waits(case):
 
 
 BY_DISTANCE = [kind for kind in KINDS if kind.startswith("distance")]
-ALL = [kind for kind in KINDS if not kind.startswith(("edges sum", "edges over edges")) and "function" not in kind]
+WRITTEN = ("dense batch", "block", "edges default cross", "edges over distance packed", "sum")
+LISTED = ("edges only batch", "edges only parallel", "edges only packed")
 
 
 @pytest.mark.parametrize("kind", BY_DISTANCE)
 def test_labels_by_distance_never_wait(kind, watched, monkeypatch):
     """The second labels of a kind do not wait either; constants of a kind are copied to the device once."""
-    monkeypatch.setattr(attend, "_constants", memory.Memory())
+    monkeypatch.setattr(virtual, "_constants", memory.Memory())
     assert set(waits(make(KINDS[kind](40), batch=2, dtype=torch.float32))) <= {"tensor"}
     assert not waits(make(KINDS[kind](40), batch=2, dtype=torch.float32))
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", [*WRITTEN, *LISTED, "none"])
 def test_the_second_call_never_waits(kind, watched):
     """Forward, backward, and a second layer with tables of its own."""
     labels = KINDS[kind](40)
     first = waits(make(labels, n=40, batch=2, dtype=torch.float32))
-    assert first or kind in (*BY_DISTANCE, "none") or kind.startswith("edges only")
+    assert first or kind not in WRITTEN
     assert not waits(make(labels, n=40, batch=2, dtype=torch.float32))
 
 

@@ -90,5 +90,7 @@ def test_refuses_what_is_no_such_encoder():
         read({**state, f"{AT}layer.0.crossattention.weight": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"distance_embedding.weight'\] must have shape \[13, 4\].*, got \[5, 4\]"):
         read({**state, table: torch.zeros(5, 4).double()})
-    with pytest.raises(ValueError, match=r"must have 2P - 1 rows that are as wide as a head .* got shape \[13, 5\]"):
+    with pytest.raises(
+        ValueError, match=r"distance_embedding of state must have 2P - 1 rows whose width divides 12, got \[13, 5\]"
+    ):
         read({**state, table.replace("1", "0"): torch.zeros(13, 5).double()})

@@ -206,7 +206,7 @@ attention_pieces.NVIDIA = triton.language.constexpr(False)
 for config in configurations.kernels("distance", "bf16", 64, 80):
     constants = dict(config.constexprs)
     types, attrs = specialise(config.fn.arg_names, config.signature, constants)
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
     made = triton.compile(ASTSource(config.fn, types, constants, attrs), GPUTarget("hip", "gfx942", 64), options)
     print(config.name, made.metadata.shared, "amdgcn" in made.asm)
 """

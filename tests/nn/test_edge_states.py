@@ -110,7 +110,7 @@ def test_records_of_a_stack():
 
 
 def test_what_edge_states_refuse():
-    attention = rg.RelationAttention(E, H, edge_dim=F, edge_update=True)
+    attention = rg.RelationAttention(E, H, edge_dim=F, edge_update="relational")
     _, labels, _ = edges("one graph")
     x, f = torch.randn(N, E), torch.randn(P, F)
     given = {"labels": labels, "edge_attr": f}
@@ -124,9 +124,9 @@ def test_what_edge_states_refuse():
         attention(x, labels=everywhere, edge_attr=f[:1])
     for options in ({"num_labels": 3}, {"score": rg.score.Softcap(5.0)}, {"impl": "dense"}, {"num_kv_heads": 1}):
         with pytest.raises(NotImplementedError, match="must be left out with edge_update"):
-            rg.RelationAttention(E, H, edge_dim=F, edge_update=True, **options)
+            rg.RelationAttention(E, H, edge_dim=F, edge_update="relational", **options)
     with pytest.raises(ValueError, match="edge_dim must be given"):
-        rg.RelationAttention(E, H, edge_update=True)
+        rg.RelationAttention(E, H, edge_update="relational")
     with pytest.raises(NotImplementedError, match="self_attention must have no edge_dim"):
         rg.RelationDecoderLayer(E, H, self_attention=attention)
     with pytest.raises(NotImplementedError, match="custom_encoder must have attentions without edge_update"):

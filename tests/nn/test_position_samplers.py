@@ -17,13 +17,11 @@ X = torch.randn(3, 5, 12, dtype=F64)
 SAMPLERS = (RandomPositions(9), RandomPositions(5), ShiftedPositions(7), ShiftedPositions(0))
 
 
-@pytest.mark.parametrize("per", ["sequence", "batch"])
-def test_random_positions_are_every_ordered_subset_equally_often(per):
+def test_random_positions_are_every_ordered_subset_equally_often():
     torch.manual_seed(0)
-    sampler, counts = RandomPositions(5, per=per), {}
+    sampler, counts = RandomPositions(5), {}
     for _ in range(250):
-        drawn = sampler(X[:, :3])
-        for row in drawn.tolist() if per == "sequence" else [drawn.tolist()]:
+        for row in sampler(X[:, :3]).tolist():
             counts[tuple(row)] = counts.get(tuple(row), 0) + 1
     assert counts.keys() == {tuple(c) for c in torch.combinations(torch.arange(5), 3).tolist()}
     total = sum(counts.values())
@@ -36,7 +34,7 @@ def test_shifted_positions_are_every_shift_equally_often():
     assert torch.equal(drawn - drawn[:, :1], torch.arange(5).expand(300, -1))
     counts = drawn[:, 0].bincount()
     assert len(counts) == 4 and all(abs(counts - 75) < 6 * 7.5)
-    assert ShiftedPositions(3, per="batch")(X).shape == ShiftedPositions(3)(X[0]).shape == (5,)
+    assert ShiftedPositions(3)(X[0]).shape == (5,)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
@@ -53,10 +51,9 @@ def test_the_seed_repeats_a_draw_and_evaluation_draws_nothing(sampler):
     sampler.train()
 
 
-@pytest.mark.parametrize("per", ["sequence", "batch"])
-@pytest.mark.parametrize("kind", [lambda per: RandomPositions(9, per=per), lambda per: ShiftedPositions(9, per=per)])
-def test_absolute_positions_draw_and_leave_padding(kind, per):
-    positions = rg.nn.LearnedPositions(12, 16, dtype=F64, sampler=kind(per))
+@pytest.mark.parametrize("sampler", [RandomPositions(9), ShiftedPositions(9)], ids=repr)
+def test_absolute_positions_draw_and_leave_padding(sampler):
+    positions = rg.nn.LearnedPositions(12, 16, dtype=F64, sampler=sampler)
     got = positions(torch.zeros(3, 5, 12, dtype=F64), offset=torch.tensor([-2, 0, -5]))
     for row, padding in zip(got, (2, 0, 5), strict=True):
         assert torch.equal(row[:padding], torch.zeros(padding, 12, dtype=F64))

@@ -40,7 +40,7 @@ def test_a_dozen_labels_have_a_dozen_colours():
 def test_an_inverse_is_a_lighter_shade():
     got = of(("a", "b", "a⁻¹", "b⁻¹", "self"))
     np.testing.assert_allclose(got.colours, np.concatenate([COLOURS[:2], lighter(COLOURS[:2]), COLOURS[2:3]]))
-    np.testing.assert_allclose(lighter(np.array([0.0, 1.0, 0.5, 1.0]), 0.5), [0.5, 1.0, 0.75, 1.0])
+    np.testing.assert_allclose(lighter(np.array([0.0, 1.0, 0.5, 1.0])), [0.55, 1.0, 0.775, 1.0])
 
 
 def test_of_many_labels_those_in_the_picture_get_colours():

@@ -44,7 +44,7 @@ def layer(update, kind=RelationConv, **options):
 
 
 LAYERS = {
-    "default": ("relational", {}), "mean of heads": (True, {"concat": False}),
+    "default": ("relational", {}), "mean of heads": ("relational", {"concat": False}),
     "hidden, gated": (rg.nn.RelationalEdges(F, H, C, hidden=5), {"beta": True}),
 }  # fmt: skip
 
@@ -146,7 +146,7 @@ def test_dropout_and_half_types(graph):
 ])  # fmt: skip
 def test_refused_options(kind, match, options):
     with pytest.raises(kind, match=match):
-        RelationConv(5, C, H, **{"edge_dim": F, "edge_update": True, **options})
+        RelationConv(5, C, H, **{"edge_dim": F, "edge_update": "relational", **options})
 
 
 def test_sources_and_targets_must_be_the_same(graph):

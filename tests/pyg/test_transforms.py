@@ -143,15 +143,12 @@ def test_moves_to_a_gpu(transform):
     assert_same(labels.to("cpu"), relation_labels(batch, transform))
 
 
-def test_is_stored_small_and_flat_under_any_name():
+def test_is_stored_small_and_flat():
     labeler = rg.FromFunction(parity, 3)
-    order, pairs = AddRelationLabels(rg.ClippedDistance(1), attr_name="order"), AddRelationLabels(labeler, "pairs")
-    assert repr(order) == "AddRelationLabels(ClippedDistance(1), attr_name='order')"
-    batch = Batch.from_data_list([Compose([order, pairs])(data) for data in GRAPHS[:2]])
-    assert batch.pairs["label"].dtype == torch.int8 and batch.pairs["label"].shape == (9 + 16,)
-    labels = relation_labels(batch, labeler, "pairs")
-    assert torch.equal(labels.ids, batch.pairs["label"]) and labels == labeler(from_data(batch))
-    assert_same(relation_labels(batch, order), rg.ClippedDistance(1)(from_data(batch)))
+    batch = Batch.from_data_list([Compose([AddRelationLabels(labeler)])(data) for data in GRAPHS[:2]])
+    assert batch.rel["label"].dtype == torch.int8 and batch.rel["label"].shape == (9 + 16,)
+    labels = relation_labels(batch, labeler)
+    assert torch.equal(labels.ids, batch.rel["label"]) and labels == labeler(from_data(batch))
     data = Data(edge_index=torch.tensor([[0], [1]]), edge_attr=torch.tensor([[0.0, 1.0]]), num_nodes=2)
     transform = AddRelationLabels(rg.EdgeType(2), edge_type="edge_attr", node_type=None)
     assert repr(transform) == "AddRelationLabels(EdgeType(2), edge_type='edge_attr', node_type=None)"
@@ -377,11 +374,8 @@ def test_refuses_what_cannot_be_stored():
         AddRelationLabels(Odd("none"))(data)
     with pytest.raises(ValueError, match="data must be one graph, got a batch"):
         AddRelationLabels(EDGES)(Batch.from_data_list([data, data]))
-    for name in ("rel_index", "my_batch", "edge_label", "a b", ""):
-        with pytest.raises(ValueError, match="attr_name must be an identifier without any of"):
-            AddRelationLabels(EDGES, name)
     taken.rel_node = torch.zeros(3)
-    with pytest.raises(ValueError, match="data.rel_node must be free for labels, got other data: give another attr_na"):
+    with pytest.raises(ValueError, match="data.rel_node must be free for labels, got other data"):
         AddRelationLabels(EDGES)(taken)
     taken.rel = {"index": 3}
     with pytest.raises(ValueError, match="data.rel must be free for labels"):

@@ -151,7 +151,7 @@ def _layout(plan: LabelPlan, graphs: list[int], sizes: list[tuple[int, int]]) ->
 
 
 def _group(problem: Problem, layout: _GroupLabels) -> Group:
-    queries, keys = layout.queries, layout.keys
+    queries, keys, drawn = layout.queries, layout.keys, problem.drawn
     sub = replace(
         problem,
         query=queries.take(problem.query),
@@ -161,7 +161,7 @@ def _group(problem: Problem, layout: _GroupLabels) -> Group:
         by_key=None if problem.by_key is None else keys.take(problem.by_key),
         mask=_hidden(_pairs(problem.mask, queries, keys), keys),
         keep=_pairs(problem.keep, queries, keys),
-        drawn=_hashes(problem.drawn, queries, keys),
+        drawn=None if drawn is None else Hashes(queries.take(drawn.rows), drawn.keys[0][keys.positions]),
         causal=_offset(problem.causal, layout.at),
         plan_key=layout.memo,
         plan=layout.plan,
@@ -177,11 +177,6 @@ def _hidden(mask: Tensor | None, keys: _Side) -> Tensor | None:
     if mask is None:
         return ~padding
     return mask.masked_fill(padding, False if mask.dtype == torch.bool else float("-inf"))
-
-
-def _hashes(drawn: Hashes | None, queries: _Side, keys: _Side) -> Hashes | None:
-    """The hashes from which dropout draws, by position in the packed batch."""
-    return None if drawn is None else Hashes(queries.take(drawn.rows), drawn.keys[0][keys.positions])
 
 
 def _offset(offset: int | Tensor | None, graphs: Tensor) -> int | Tensor | None:

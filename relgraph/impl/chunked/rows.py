@@ -216,7 +216,7 @@ class RowBlock:
         else:
             grad.zero_()
         if mine.output is not None:
-            flat = self.flat(grad)
+            flat = self.flat(grad)  # [batch · kv heads, group · rows, width]
             torch.baddbmm(flat, mine.output, self.keys_of(self.work.value).transpose(1, 2), out=flat)
         if self.keep is not None:
             grad.mul_(self.keep)

@@ -79,7 +79,7 @@ def _call_of(problem: Problem) -> Call:
         wide(problem.label_keys, more), wide(problem.label_values, wider), wide(problem.label_queries, more),
         rows=problem.by_query,
     )  # fmt: skip
-    key, value = pad(problem.key, (0, more)), pad(problem.value, (0, wider))
+    key, value = pad(problem.key, (0, more)), pad(problem.value, (0, wider))  # [B, H_kv, N_k, D + F]
     causal, score_maps = problem.causal, wide(problem.score_maps, more, 2)
     return Call(
         problem.query, key, value, problem.plan, (tables,), problem.scale, problem.mask, causal is not None,

@@ -271,7 +271,7 @@ class _AllPairs(Prepared):
         held, dtype = self._take(struct, tensors), self.dtype
         query = tensors[0]
         if self.packed:
-            query, grad = (x.transpose(0, 1)[None] for x in (query, grad))
+            query, grad = (x.transpose(0, 1)[None] for x in (query, grad))  # [1, H, N, D]
         grad = dense_rows(grad, dtype)
         struct.output = struct.d_output = CTensor(grad.data_ptr(), *grad.stride()[:3])
         struct.given_output.data = outputs.output.data_ptr()

@@ -10,6 +10,5 @@ In the order in which data meets them:
 - ``launch``: strides and arguments of each launch.
 - ``tile_map``, ``tile_ids``: which tiles of pairs a kernel visits, and the ids of those with several labels.
 - ``attention_kernels``, ``attention_pieces``: the kernels over tiles, and the code that they share. They sum up P.
-- ``vector_kernels``: vectors per query row that backward needs before its kernels start.
 - ``edges``, ``edge_kernels``: launches and kernels for listed pairs only.
 """

@@ -6,6 +6,8 @@ several distances share then has several rows, and the kernels find a pair's col
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -15,8 +17,7 @@ from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import split_mass, with_zero_row
 from relgraph.impl.triton.edges import attend_listed
 from relgraph.impl.triton.tables import Terms, joined, run
-from relgraph.impl.triton.virtual import Virtual, virtual_of
-from relgraph.labels.memory import Memory
+from relgraph.impl.triton.virtual import Virtual, constant, virtual_of
 from relgraph.plan import NOT_ATTENDING
 
 
@@ -47,7 +48,8 @@ def _forward(problem: Problem) -> Outputs:
 def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     from relgraph.impl.triton import launch
 
-    return launch.backward(problem, Terms(problem, _dead(problem)), outputs, incoming)
+    terms = Terms(problem, _dead(problem))
+    return terms.gradients(partial(launch.backward, problem, terms), outputs, incoming)
 
 
 op.plug("triton", _forward, _backward, impl="triton", instead="impl='dense' or 'reference'", keeps_plain=True)
@@ -58,7 +60,7 @@ def _dead(problem: Problem) -> Tensor | None:
     by_distance = virtual_of(problem.plan)
     if by_distance is None or NOT_ATTENDING not in by_distance.columns:
         return None
-    return _constant(by_distance.columns, problem.query.device) == NOT_ATTENDING
+    return constant(by_distance.columns, problem.query.device) == NOT_ATTENDING
 
 
 def _by_column(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
@@ -70,24 +72,14 @@ def _by_column(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
     def reordered(table: Tensor | None, dim: int) -> Tensor | None:
         if table is None:
             return None
-        return with_zero_row(table, dim).index_select(dim, _constant(rows, table.device))
+        return with_zero_row(table, dim).index_select(dim, constant(rows, table.device))
 
     return Tables(*(reordered(table, -2 if n < 3 else -1) for n, table in enumerate(tables)))
-
-
-_constants = Memory()
-
-
-def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
-    """These values as a tensor; cached, because copying them to a GPU synchronizes."""
-    if torch.compiler.is_compiling():
-        return torch.tensor(values, device=device)
-    return _constants.once((values, device), lambda: torch.tensor(values, device=device))
 
 
 def _mass_by_label(mass: Tensor, labels: Virtual, num_labels: int) -> Tensor:
     """Masses by virtual column, ``[B, H, N, width + 2]``, summed to masses by label."""
     if labels.columns == tuple(range(num_labels)):
         return mass
-    owner = _constant(labels.columns, mass.device)
+    owner = constant(labels.columns, mass.device)
     return mass @ (owner[:, None] == torch.arange(num_labels, device=mass.device)).to(mass.dtype)

@@ -15,55 +15,38 @@ Letters in the kernels: ``i`` query rows, ``j`` keys, ``C`` columns of labels; s
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
 from relgraph.impl.triton.attention_pieces import (
-    DRAWN,
     FIELDS,
-    GIVEN,
     LN2,
     LOG2E,
-    PART,
-    add_dot,
+    add_labels,
     add_row_sums,
     add_run,
     add_step,
     dot,
     dropped,
-    fetch,
-    fetch_ids,
-    in_band,
+    faded,
     load_lse,
     load_rows,
     masked,
+    no_sums,
     of_others,
     of_run,
-    put,
     run_vector,
     store_sums,
 )
 
 AS_THEY_ARE = ("low", "width")  # never constants: a kernel made for a band of one distance spills registers
-CHUNK: tl.constexpr = tl.constexpr(32)  # columns of a band that are normalised at once
+SIZES = ("rows", "N_q", "C", "RUNS", "run_step")  # nor these: one kernel serves all lengths
+CHUNK: tl.constexpr = tl.constexpr(32)  # columns of a table that are read at once
+
+ROWS = 16
+"""Query rows of a program of ``row_vectors``."""
 
 
-def _dropout(args: dict[str, Any]) -> int:
-    """Where dropout comes from: 0 without any, or a code of ``attention_pieces``."""
-    seed = args["seed_ptr"]
-    if args["keep_ptr"] is not None:
-        return GIVEN.value
-    # a seed of five numbers also says where a part of a larger problem begins
-    return 0 if seed is None else (PART if seed.numel() > 1 else DRAWN).value
-
-
-FLAGS = {"DROPOUT": _dropout}
-"""Flags that follow from arguments; others follow while the kernel compiles, at no cost to a launch."""
-
-
-@triton.heuristics(FLAGS)
 @triton.jit(do_not_specialize=AS_THEY_ARE)
 def forward(
     q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, ck_run_ptr, mask_ptr, keep_ptr, seed_ptr, o_ptr, lse_ptr, p_ptr,
@@ -100,7 +83,6 @@ def forward(
     v_at = v_ptr + b * v_b + (h // GROUP) * v_h
     own_c, other_c = first_row * C, lane * N_k * C  # where columns of own rows begin, and those of the head's keys
     mask_own = b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
-    keep_own = (first_row + m) * N_k
     dv_in = (dv < DV)[None, :]
     # load the query rows [BM, D] once
     q = load_rows(q_at, row, q_n, D, BD)
@@ -110,19 +92,12 @@ def forward(
     top = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, BDV], tl.float32)
-    if p_ptr is not None:
-        if BAND:
-            low_sum = tl.zeros([BM], tl.float32)
-            high_sum = tl.zeros([BM], tl.float32)
-        else:
-            sums = tl.zeros([BM, RP], tl.float32)
+    sums = no_sums(BM, RP, BAND)
 
     # runs: whole tiles in which every pair carries the same label, whose term is one number per row
     for run in range(tl.load(line + 5), tl.load(line + 6)):
         run_at = runs_ptr + run * (2 + PARTS)
-        bias = tl.zeros([BM], tl.float32)
-        if bq_ptr is not None:
-            bias = of_run(bq_ptr + own_c + m * C, run_at, row_in, PARTS) * LOG2E
+        bias = of_run(bq_ptr, own_c + m * C, run_at, row_in, PARTS) * LOG2E
         run_k = run_vector(lane, run_at, C, BAND) * N_k
         before = top
         run_total = tl.zeros([BM], tl.float32)
@@ -136,8 +111,7 @@ def forward(
                 s = s * scale + bias[:, None]
                 if ck_ptr is not None:
                     s += (of_others(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS) * LOG2E)[None, :]
-                if mask_ptr is not None:
-                    s = masked(s, mask_ptr + mask_own[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None])
+                s = masked(s, mask_ptr, mask_own[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None])
                 new_top = tl.maximum(top, tl.max(s, 1))
                 safe = tl.where(new_top == float("-inf"), 0.0, new_top)
                 p = tl.exp2(s - safe[:, None])
@@ -148,27 +122,23 @@ def forward(
             fade = tl.exp2(top - safe)
             run_total = run_total * fade + tl.sum(p, 1)
             # dropout
-            if DROPOUT > 0:
-                pairs = keep_own[:, None] + (at + n)[None, :]
-                kept = dropped(seed_ptr, keep_ptr, b, h, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
+            if DROPOUT != "none":
+                kept = dropped(
+                    seed_ptr, keep_ptr, lane, H, N_q, N_k, rows, at, threshold, row_in[:, None], BM, BN, DROPOUT
+                )  # fmt: skip
                 p = tl.where(kept, p, 0.0)
                 if p_ptr is not None:
                     run_kept = run_kept * fade + tl.sum(p, 1)
             # load values [BN, DV] and add their weighted sum
             v = load_rows(v_at + at * wide * v_n, n, v_n, DV, BDV)
-            acc = add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
+            acc = dot(p.to(v.dtype), v, PRECISION, acc * fade[:, None])
             top = new_top
         fade = tl.exp2(before - tl.where(top == float("-inf"), 0.0, top))
         total = total * fade + run_total
         # P: the whole run adds to one column
         if p_ptr is not None:
-            amount = run_kept if DROPOUT > 0 else run_total
-            if BAND:
-                column = tl.load(run_at + 2)
-                low_sum = low_sum * fade + tl.where(column == 0, amount, 0.0)
-                high_sum = high_sum * fade + tl.where(column == 0, 0.0, amount)
-            else:
-                sums = add_run(sums * fade[:, None], amount, run_at, PARTS, RP, UPTO)
+            amount = run_kept if DROPOUT != "none" else run_total
+            sums = add_run(faded(sums, fade, BAND), amount, run_at, PARTS, RP, BAND, UPTO)
 
     # mixed tiles: each pair has its own label
     for number in tl.range(tl.load(line + 7) * STEPS, tl.load(line + 8) * STEPS, num_stages=1):
@@ -180,22 +150,12 @@ def forward(
         k = load_rows(k_at + first_key * wide * k_n, key, k_n, D, BD)
         s = dot(q, tl.trans(k), PRECISION) * scale
         # labels: ids [BM, STEP]; gather B and C
-        for part in tl.static_range(PARTS):
-            if BAND:
-                attends = j[None, :] <= (last - at)[:, None]
-                u = (j[None, :] - m[:, None]) + (at - own_start - shift - low)
-                column = tl.minimum(tl.maximum(u, -1), width) + 1
-            else:
-                ids_step = ids_ptr + (slot * PARTS + part) * (BM * BN) + step * STEP
-                column = fetch_ids(ids_step, m[:, None] * BN + j[None, :])
-                attends = column < C
-                column = tl.minimum(column, C - 1)
-            if bq_ptr is not None:
-                s += fetch(bq_ptr + own_c, row[:, None] * C + column) * LOG2E
-            if ck_ptr is not None:
-                s += fetch(ck_ptr + other_c + first_key * wide * C, key[None, :] * C + column) * LOG2E
-        if mask_ptr is not None:
-            s = masked(s, mask_ptr + mask_own[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None])
+        s, _, attends, u, column = add_labels(
+            s, s, bq_ptr, None, ck_ptr, own_c, other_c + first_key * wide * C, row[:, None], key[None, :],
+            m[:, None], j[None, :], (last - at)[:, None], at - own_start - shift - low, width,
+            ids_ptr, slot * (PARTS * BM * BN) + step * STEP, C, BN, BM * BN, PARTS, BAND,
+        )  # fmt: skip
+        s = masked(s, mask_ptr, mask_own[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None])
         s = tl.where(attends, s, float("-inf"))
         # softmax
         new_top = tl.maximum(top, tl.max(s, 1))
@@ -204,26 +164,20 @@ def forward(
         fade = tl.exp2(top - safe)
         total = total * fade + tl.sum(p, 1)
         # dropout
-        if DROPOUT > 0:
-            pairs = keep_own[:, None] + (at + j)[None, :]
-            kept = dropped(seed_ptr, keep_ptr, b, h, rows, at, threshold, pairs, attends, BM, STEP, DROPOUT)
+        if DROPOUT != "none":
+            kept = dropped(seed_ptr, keep_ptr, lane, H, N_q, N_k, rows, at, threshold, attends, BM, STEP, DROPOUT)
             p = tl.where(kept, p, 0.0)
             s = tl.where(kept, s, float("-inf"))
         # P: sum the weights of the step by label
         if p_ptr is not None:
-            if BAND:
-                low_sum = low_sum * fade + tl.sum(tl.where(u < 0, p, 0.0), 1)
-                high_sum = high_sum * fade + tl.sum(tl.where(u >= width, p, 0.0), 1)
-                # one pair per label: store its score; it becomes a weight once the whole row is known
-                put(p_ptr + own_c, row[:, None] * C + column, s, attends & in_band(u, width))
-            else:
-                sums = add_step(
-                    sums * fade[:, None], p, order_ptr, bounds_ptr, slot, step, C, k.dtype, PARTS, BM, BN, STEP, RP,
-                    False, UPTO, PRECISION,
-                )  # fmt: skip
+            # of one pair per label the score is noted; it becomes a weight once the whole row is known
+            sums = add_step(
+                faded(sums, fade, BAND), p, s, p_ptr + own_c, row[:, None] * C + column, attends, u, width,
+                order_ptr, bounds_ptr, slot, step, C, k.dtype, PARTS, BM, BN, STEP, RP, BAND, False, UPTO, PRECISION,
+            )  # fmt: skip
         # load values [STEP, DV] and add their weighted sum
         v = load_rows(v_at + first_key * wide * v_n, key, v_n, DV, BDV)
-        acc = add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
+        acc = dot(p.to(v.dtype), v, PRECISION, acc * fade[:, None])
         top = new_top
 
     # store: normalise, and write output, log-sum-exp and P
@@ -236,9 +190,8 @@ def forward(
     tl.store(lse_ptr + first_row + m, lse, mask=row_in)
     if p_ptr is not None:
         p_at = p_ptr + own_c + m * C
+        store_sums(p_at, faded(sums, share, BAND), row_in, width, C, RP, BAND, UPTO)
         if BAND:
-            tl.store(p_at, low_sum * share, mask=row_in)
-            tl.store(p_at + width + 1, high_sum * share, mask=row_in)
             tl.debug_barrier()  # other threads read the scores stored above
             for c in range(1, width + 1, CHUNK):
                 columns = c + tl.arange(0, CHUNK)
@@ -246,11 +199,8 @@ def forward(
                 stored = tl.load(p_at[:, None] + columns[None, :], mask=here, other=float("-inf"))
                 weight = tl.exp2(stored - top[:, None]) * share[:, None]
                 tl.store(p_at[:, None] + columns[None, :], weight, mask=here)
-        else:
-            store_sums(p_at, sums * share[:, None], row_in, C, RP, UPTO)
 
 
-@triton.heuristics(FLAGS)
 @triton.jit(do_not_specialize=AS_THEY_ARE)
 def backward_rows(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, ck_run_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, lse_ptr, delta_ptr,
@@ -287,7 +237,6 @@ def backward_rows(
     v_at = v_ptr + b * v_b + (h // GROUP) * v_h
     own_c, other_c = first_row * C, lane * N_k * C  # where columns of own rows begin, and those of the head's keys
     mask_own = b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
-    keep_own = (first_row + m) * N_k
     d_in = (d < D)[None, :]
     # load query rows [BM, D], their output gradient [BM, DV], log-sum-exp and δ [BM]
     q = load_rows(q_at, row, q_n, D, BD)
@@ -297,24 +246,14 @@ def backward_rows(
     last = tl.where(row_in, tl.minimum(rows + limit, other_stop - 1), -1)
 
     dq = tl.zeros([BM, BD], tl.float32)
-    if bq_ptr is not None:
-        if BAND:
-            low_sum = tl.zeros([BM], tl.float32)
-            high_sum = tl.zeros([BM], tl.float32)
-        else:
-            sums = tl.zeros([BM, RP], tl.float32)
+    sums = no_sums(BM, RP, BAND)
 
     # runs: whole tiles in which every pair carries the same label, whose term is one number per row
     for run in range(tl.load(line + 5), tl.load(line + 6)):
         run_at = runs_ptr + run * (2 + PARTS)
-        term = tl.zeros([BM], tl.float32)
-        more = tl.zeros([BM], tl.float32)
-        if bq_ptr is not None:
-            term += of_run(bq_ptr + own_c + m * C, run_at, row_in, PARTS) * LOG2E
-        if dp_ptr is not None:
-            more += of_run(dp_ptr + own_c + m * C, run_at, row_in, PARTS)
+        less = lse - of_run(bq_ptr, own_c + m * C, run_at, row_in, PARTS) * LOG2E
+        more = of_run(dp_ptr, own_c + m * C, run_at, row_in, PARTS)
         run_k = run_vector(lane, run_at, C, BAND) * N_k
-        less = lse - term
         rest = delta - more
         run_sum = tl.zeros([BM, SUMMED], tl.float32)
         for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BN):
@@ -325,29 +264,24 @@ def backward_rows(
             s = s * scale - less[:, None]
             if ck_ptr is not None:
                 s += (of_others(ck_run_ptr, run_k, ck_ptr, other_c, run_at, at, n, wide, C, PARTS) * LOG2E)[None, :]
-            if mask_ptr is not None:
-                s = masked(s, mask_ptr + mask_own[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None])
+            s = masked(s, mask_ptr, mask_own[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None])
             p = tl.exp2(s)
             # gradient of the scores
             dp = dot(do, tl.trans(v), PRECISION)
-            if DROPOUT > 0:
-                pairs = keep_own[:, None] + (at + n)[None, :]
-                kept = dropped(seed_ptr, keep_ptr, b, h, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
+            if DROPOUT != "none":
+                kept = dropped(
+                    seed_ptr, keep_ptr, lane, H, N_q, N_k, rows, at, threshold, row_in[:, None], BM, BN, DROPOUT
+                )  # fmt: skip
                 ds = p * (tl.where(kept, (dp + more[:, None]) * boost, 0.0) - delta[:, None])
             else:
                 ds = p * (dp - rest[:, None])
             # sums by label (dB), and dq
             if bq_ptr is not None:
                 run_sum = add_row_sums(run_sum, ds, k.dtype, PRECISION, BN, SUMMED)
-            dq = add_dot(ds.to(k.dtype), k, dq, PRECISION)
+            dq = dot(ds.to(k.dtype), k, PRECISION, dq)
         if bq_ptr is not None:
             amount = tl.max(run_sum, 1)
-            if BAND:
-                column = tl.load(run_at + 2)
-                low_sum += tl.where(column == 0, amount, 0.0)
-                high_sum += tl.where(column == 0, 0.0, amount)
-            else:
-                sums = add_run(sums, amount, run_at, PARTS, RP, UPTO)
+            sums = add_run(sums, amount, run_at, PARTS, RP, BAND, UPTO)
 
     # mixed tiles: each pair has its own label
     for number in tl.range(tl.load(line + 7) * STEPS, tl.load(line + 8) * STEPS, num_stages=1):
@@ -361,57 +295,33 @@ def backward_rows(
         s = dot(q, tl.trans(k), PRECISION) * scale
         dp = dot(do, tl.trans(v), PRECISION)
         # labels: ids [BM, STEP]; gather B, dP and C
-        for part in tl.static_range(PARTS):
-            if BAND:
-                attends = j[None, :] <= (last - at)[:, None]
-                u = (j[None, :] - m[:, None]) + (at - own_start - shift - low)
-                column = tl.minimum(tl.maximum(u, -1), width) + 1
-            else:
-                ids_step = ids_ptr + (slot * PARTS + part) * (BM * BN) + step * STEP
-                column = fetch_ids(ids_step, m[:, None] * BN + j[None, :])
-                attends = column < C
-                column = tl.minimum(column, C - 1)
-            if bq_ptr is not None:
-                s += fetch(bq_ptr + own_c, row[:, None] * C + column) * LOG2E
-            if dp_ptr is not None:
-                dp += fetch(dp_ptr + own_c, row[:, None] * C + column)
-            if ck_ptr is not None:
-                s += fetch(ck_ptr + other_c + first_key * wide * C, key[None, :] * C + column) * LOG2E
-        if mask_ptr is not None:
-            s = masked(s, mask_ptr + mask_own[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None])
+        s, dp, attends, u, column = add_labels(
+            s, dp, bq_ptr, dp_ptr, ck_ptr, own_c, other_c + first_key * wide * C, row[:, None], key[None, :],
+            m[:, None], j[None, :], (last - at)[:, None], at - own_start - shift - low, width,
+            ids_ptr, slot * (PARTS * BM * BN) + step * STEP, C, BN, BM * BN, PARTS, BAND,
+        )  # fmt: skip
+        s = masked(s, mask_ptr, mask_own[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None])
         # weights and the gradient of the scores
         p = tl.exp2(tl.where(attends, s - lse[:, None], float("-inf")))
-        if DROPOUT > 0:
-            pairs = keep_own[:, None] + (at + j)[None, :]
-            kept = dropped(seed_ptr, keep_ptr, b, h, rows, at, threshold, pairs, attends, BM, STEP, DROPOUT)
+        if DROPOUT != "none":
+            kept = dropped(seed_ptr, keep_ptr, lane, H, N_q, N_k, rows, at, threshold, attends, BM, STEP, DROPOUT)
             dp = tl.where(kept, dp * boost, 0.0)
         ds = p * (dp - delta[:, None])
         # sums by label (dB), and dq
         if bq_ptr is not None:
-            if BAND:
-                low_sum += tl.sum(tl.where(u < 0, ds, 0.0), 1)
-                high_sum += tl.sum(tl.where(u >= width, ds, 0.0), 1)
-                put(db_ptr + own_c, row[:, None] * C + column, ds, attends & in_band(u, width))
-            else:
-                sums = add_step(
-                    sums, ds, order_ptr, bounds_ptr, slot, step, C, k.dtype, PARTS, BM, BN, STEP, RP,
-                    False, UPTO, PRECISION,
-                )  # fmt: skip
-        dq = add_dot(ds.to(k.dtype), k, dq, PRECISION)
+            sums = add_step(
+                sums, ds, ds, db_ptr + own_c, row[:, None] * C + column, attends, u, width,
+                order_ptr, bounds_ptr, slot, step, C, k.dtype, PARTS, BM, BN, STEP, RP, BAND, False, UPTO, PRECISION,
+            )  # fmt: skip
+        dq = dot(ds.to(k.dtype), k, PRECISION, dq)
 
     # store
     dq_at = dq_ptr + first_row * D + m[:, None] * D + d[None, :]
     tl.store(dq_at, dq * q_scale, mask=row_in[:, None] & d_in)
     if bq_ptr is not None:
-        db_at = db_ptr + own_c + m * C
-        if BAND:
-            tl.store(db_at, low_sum, mask=row_in)
-            tl.store(db_at + width + 1, high_sum, mask=row_in)
-        else:
-            store_sums(db_at, sums, row_in, C, RP, UPTO)
+        store_sums(db_ptr + own_c + m * C, sums, row_in, width, C, RP, BAND, UPTO)
 
 
-@triton.heuristics(FLAGS)
 @triton.jit(do_not_specialize=AS_THEY_ARE)
 def backward_keys(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, bq_run_ptr, ck_ptr, dp_ptr, dp_run_ptr, mask_ptr, keep_ptr, seed_ptr,
@@ -462,21 +372,14 @@ def backward_keys(
         do_at = do_ptr + lane * N_q * DV
         row_at = lane * N_q
         own_c = (lane * N_k + own_start) * C
-        mask_own, keep_own = b * mask_b + h * mask_h, lane * N_q * N_k
-        if ck_ptr is not None:
-            if BAND:
-                low_sum = tl.zeros([BN], tl.float32)
-                high_sum = tl.zeros([BN], tl.float32)
-            else:
-                sums = tl.zeros([BN, RP], tl.float32)
+        mask_own = b * mask_b + h * mask_h
+        sums = no_sums(BN, RP, BAND)
 
         # runs: whole tiles in which every pair carries the same label, whose term is one number per row
         for run in range(tl.load(line + 5), tl.load(line + 6)):
             run_at = runs_ptr + run * (2 + PARTS)
             run_i = run_vector(lane, run_at, C, BAND) * N_q
-            extra = tl.zeros([BN], tl.float32)
-            if ck_ptr is not None:
-                extra = of_run(ck_ptr + own_c + n * C, run_at, key_in, PARTS) * LOG2E
+            extra = of_run(ck_ptr, own_c + n * C, run_at, key_in, PARTS) * LOG2E
             run_sum = tl.zeros([BN], tl.float32)
             for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BM):
                 rows = at + m
@@ -495,35 +398,27 @@ def backward_keys(
                 s -= less[None, :]
                 if ck_ptr is not None:
                     s += extra[:, None]
-                if mask_ptr is not None:
-                    entries = mask_own + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
-                    s = masked(s, mask_ptr + entries, key_in[:, None])
+                entries = mask_own + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
+                s = masked(s, mask_ptr, entries, key_in[:, None])
                 p = tl.exp2(s)
                 # gradient of the scores
                 dp = dot(v, tl.trans(do), PRECISION)
-                if DROPOUT > 0:
-                    pairs = keep_own + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
-                    inside = key_in[None, :]
-                    kept = dropped(
-                        seed_ptr, keep_ptr, b, h, rows, own_start, threshold, pairs, inside, BM, BN, DROPOUT
-                    )  # fmt: skip
-                    kept = tl.trans(kept)
+                if DROPOUT != "none":
+                    kept = tl.trans(dropped(
+                        seed_ptr, keep_ptr, lane, H, N_q, N_k, rows, own_start, threshold, key_in[None, :],
+                        BM, BN, DROPOUT,
+                    ))  # fmt: skip
                     ds = p * (tl.where(kept, (dp + more[None, :]) * boost, 0.0) - rest[None, :])
                     p = tl.where(kept, p, 0.0)
                 else:
                     ds = p * (dp - (rest - more)[None, :])
                 # dv and dk, and sums by label (dC)
-                dvalue = add_dot(p.to(do.dtype), do, dvalue, PRECISION)
-                dk = add_dot(ds.to(q.dtype), q, dk, PRECISION)
+                dvalue = dot(p.to(do.dtype), do, PRECISION, dvalue)
+                dk = dot(ds.to(q.dtype), q, PRECISION, dk)
                 if ck_ptr is not None:
                     run_sum += tl.sum(ds, 1)  # one more product here would spill
             if ck_ptr is not None:
-                if BAND:
-                    column = tl.load(run_at + 2)
-                    low_sum += tl.where(column == 0, run_sum, 0.0)
-                    high_sum += tl.where(column == 0, 0.0, run_sum)
-                else:
-                    sums = add_run(sums, run_sum, run_at, PARTS, RP, UPTO)
+                sums = add_run(sums, run_sum, run_at, PARTS, RP, BAND, UPTO)
 
         # mixed tiles: each pair has its own label
         for number in tl.range(tl.load(line + 7) * STEPS, tl.load(line + 8) * STEPS, num_stages=1):
@@ -541,61 +436,77 @@ def backward_keys(
             s = dot(k, tl.trans(q), PRECISION) * scale
             dp = dot(v, tl.trans(do), PRECISION)
             # labels: ids [STEP, BN]; gather B, dP and C
-            other_c = (row_at + first_row) * C
-            for part in tl.static_range(PARTS):
-                if BAND:
-                    seen = tl.where(row_in, tl.minimum(i + (at + limit - own_start), own_stop - own_start - 1), -1)
-                    attends = n[:, None] <= seen[None, :]
-                    u = (n[:, None] - i[None, :]) + (own_start - at - shift - low)
-                    column = tl.minimum(tl.maximum(u, -1), width) + 1
-                else:
-                    ids_step = ids_ptr + (slot * PARTS + part) * (BM * BN) + step * (STEP * BN)
-                    column = fetch_ids(ids_step, i[None, :] * BN + n[:, None])
-                    attends = column < C
-                    column = tl.minimum(column, C - 1)
-                if bq_ptr is not None:
-                    s += fetch(bq_ptr + other_c, row[None, :] * C + column) * LOG2E
-                if dp_ptr is not None:
-                    dp += fetch(dp_ptr + other_c, row[None, :] * C + column)
-                if ck_ptr is not None:
-                    s += fetch(ck_ptr + own_c, key[:, None] * C + column) * LOG2E
-            if mask_ptr is not None:
-                entries = mask_own + (first_row + row).to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
-                s = masked(s, mask_ptr + entries, key_in[:, None])
+            last = tl.where(row_in, tl.minimum(i + (at + limit - own_start), own_stop - own_start - 1), -1)
+            s, dp, attends, u, column = add_labels(
+                s, dp, bq_ptr, dp_ptr, ck_ptr, (row_at + first_row) * C, own_c, row[None, :], key[:, None],
+                i[None, :], n[:, None], last[None, :], own_start - at - shift - low, width,
+                ids_ptr, slot * (PARTS * BM * BN) + step * (STEP * BN), C, BN, BM * BN, PARTS, BAND,
+            )  # fmt: skip
+            entries = mask_own + (first_row + row).to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
+            s = masked(s, mask_ptr, entries, key_in[:, None])
             # weights and the gradient of the scores
             p = tl.exp2(tl.where(attends, s - less[None, :], float("-inf")))
-            if DROPOUT > 0:
-                pairs = keep_own + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
+            if DROPOUT != "none":
                 inside = row_in[:, None] & key_in[None, :]
-                kept = dropped(seed_ptr, keep_ptr, b, h, rows, own_start, threshold, pairs, inside, STEP, BN, DROPOUT)
-                kept = tl.trans(kept)
+                kept = tl.trans(dropped(
+                    seed_ptr, keep_ptr, lane, H, N_q, N_k, rows, own_start, threshold, inside, STEP, BN, DROPOUT
+                ))  # fmt: skip
                 ds = p * (tl.where(kept, dp * boost, 0.0) - rest[None, :])
                 p = tl.where(kept, p, 0.0)
             else:
                 ds = p * (dp - rest[None, :])
             # dv and dk, and sums by label (dC)
-            dvalue = add_dot(p.to(do.dtype), do, dvalue, PRECISION)
-            dk = add_dot(ds.to(q.dtype), q, dk, PRECISION)
+            dvalue = dot(p.to(do.dtype), do, PRECISION, dvalue)
+            dk = dot(ds.to(q.dtype), q, PRECISION, dk)
             if ck_ptr is not None:
-                if BAND:
-                    low_sum += tl.sum(tl.where(u < 0, ds, 0.0), 1)
-                    high_sum += tl.sum(tl.where(u >= width, ds, 0.0), 1)
-                    put(dc_ptr + own_c, key[:, None] * C + column, ds, attends & in_band(u, width))
-                else:
-                    sums = add_step(
-                        sums, ds, order_ptr, bounds_ptr, slot, step, C, q.dtype, PARTS, BN, BM, STEP, RP,
-                        True, UPTO, PRECISION,
-                    )  # fmt: skip
+                sums = add_step(
+                    sums, ds, ds, dc_ptr + own_c, key[:, None] * C + column, attends, u, width,
+                    order_ptr, bounds_ptr, slot, step, C, q.dtype, PARTS, BN, BM, STEP, RP, BAND, True, UPTO, PRECISION,
+                )  # fmt: skip
 
         if ck_ptr is not None:
-            dc_at = dc_ptr + own_c + n * C
-            if BAND:
-                tl.store(dc_at, low_sum, mask=key_in)
-                tl.store(dc_at + width + 1, high_sum, mask=key_in)
-            else:
-                store_sums(dc_at, sums, key_in, C, RP, UPTO)
+            store_sums(dc_ptr + own_c + n * C, sums, key_in, width, C, RP, BAND, UPTO)
 
     # store
     own = kv_lane * N_k + own_start
     tl.store(dk_ptr + own * D + n[:, None] * D + d[None, :], dk * k_scale, mask=key_in[:, None] & d_in)
     tl.store(dv_ptr + own * DV + n[:, None] * DV + dv[None, :], dvalue * boost, mask=key_in[:, None] & dv_in)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def row_vectors(
+    o_ptr, do_ptr, sums_ptr, dp_ptr, bq_ptr, dlse_ptr, do_low_ptr, delta_ptr, bq_run_ptr, dp_run_ptr,
+    rows, N_q, C, RUNS, run_step, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """δ, and B and dP of the columns of runs, ``[B, H, RUNS, N_q]``, which backward needs; all tensors are contiguous.
+
+    δ_i = Σ_d dO[i, d]·O[i, d] + Σ_c dP[i, c]·P[i, c] - dlse[i], over a block of all ``rows`` query rows of all heads.
+    ``do_low`` receives dO in the dtype of the query. Runs have every ``run_step``-th column.
+    """
+    wide = tl.full((), 1, tl.int64)  # rows times columns may pass 32 bits
+    row = tl.program_id(0) * wide * BM + tl.arange(0, BM)
+    inside = row < rows
+    delta = tl.zeros([BM], tl.float32)
+    if do_ptr is not None:
+        d = tl.arange(0, BDV)[None, :]
+        value_at, value_in = row[:, None] * DV + d, inside[:, None] & (d < DV)
+        do = tl.load(do_ptr + value_at, mask=value_in, other=0.0)  # [BM, DV]
+        delta += tl.sum(do * tl.load(o_ptr + value_at, mask=value_in, other=0.0), 1)
+        if do_low_ptr is not None:
+            tl.store(do_low_ptr + value_at, do, mask=value_in)
+    if dp_ptr is not None:
+        for first in range(0, C, CHUNK):
+            c = first + tl.arange(0, CHUNK)[None, :]
+            at, here = row[:, None] * C + c, inside[:, None] & (c < C)
+            dp = tl.load(dp_ptr + at, mask=here, other=0.0)  # [BM, CHUNK]
+            delta += tl.sum(dp * tl.load(sums_ptr + at, mask=here, other=0.0), 1)
+    if dlse_ptr is not None:
+        delta -= tl.load(dlse_ptr + row, mask=inside, other=0.0)
+    tl.store(delta_ptr + row, delta, mask=inside)
+    to = (row // N_q) * RUNS * N_q + row % N_q
+    for number in range(0, RUNS):
+        column = row * C + number * run_step
+        if bq_run_ptr is not None:
+            tl.store(bq_run_ptr + to + number * N_q, tl.load(bq_ptr + column, mask=inside, other=0.0), mask=inside)
+        if dp_run_ptr is not None:
+            tl.store(dp_run_ptr + to + number * N_q, tl.load(dp_ptr + column, mask=inside, other=0.0), mask=inside)

@@ -23,9 +23,6 @@ import triton.language as tl
 
 from relgraph.impl.triton.attention_pieces import LOG2E
 
-FLAGS = {"PART": lambda args: args["seed_ptr"] is not None and args["seed_ptr"].numel() > 1}
-"""Whether dropout is that of a part of a larger problem: the seed then has four more numbers, where it begins."""
-
 
 @triton.jit
 def _place(program, length, H: tl.constexpr, JOINT: tl.constexpr):
@@ -40,16 +37,16 @@ def _place(program, length, H: tl.constexpr, JOINT: tl.constexpr):
     if not JOINT:
         number = position
     lane = head if JOINT else batch * H + head
-    return batch.to(tl.int64), head.to(tl.int64), position.to(tl.int64), number, lane
+    return batch.to(tl.int64), head.to(tl.int64), position.to(tl.int64), number, lane.to(tl.int64)
 
 
 @triton.jit
-def _scores(products, bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live):
+def _scores(products, bq_ptr, ck_ptr, added_ptr, row_c, key_c, pair_at, label, live):
     """Scores to base 2 with B, C and masks, -inf in empty slots."""
     if bq_ptr is not None:
-        products += tl.load(bq_ptr + query_at + label, mask=label >= 0, other=0.0) * LOG2E
+        products += tl.load(bq_ptr + row_c + label, mask=label >= 0, other=0.0) * LOG2E
     if ck_ptr is not None:
-        products += tl.load(ck_ptr + key_at + label, mask=label >= 0, other=0.0) * LOG2E
+        products += tl.load(ck_ptr + key_c + label, mask=label >= 0, other=0.0) * LOG2E
     if added_ptr is not None:
         added = tl.load(added_ptr + pair_at, mask=live, other=0.0)
         products = tl.where(added == float("-inf"), added, products + added * LOG2E)  # hides NaN too
@@ -63,7 +60,7 @@ def _kept(
     """The dropout factor of each pair's weight; one of query and key is one number.
 
     A draw gives the numbers of four heads. Of parallel edges, the n-th has n in the generator's key: a sequence of its
-    own.
+    own. ``PART``: the problem is part of a larger one, and the seed has four more numbers, where it begins.
     """
     kept = tl.full(live.shape, 1.0, tl.float32)
     if factor_ptr is not None:
@@ -107,16 +104,13 @@ def _by_label(x, label, columns):
     return tl.where(label[:, None] == columns[None, :], x[:, None], 0.0)
 
 
-@triton.heuristics(FLAGS)
 @triton.jit
 def forward_kernel(
-    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, col_ptr,
-    label_ptr, again_ptr,
+    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, other_ptr, label_ptr, again_ptr,
     o_ptr, lse_ptr, p_ptr,
-    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bq_b, bq_h, bq_n, ck_b, ck_h, ck_n, added_lane, factor_lane,
-    N_q, C, scale, drop, grow, D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr,
-    RP: tl.constexpr, E: tl.constexpr, H: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr,
-     PART: tl.constexpr,
+    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, added_lane, factor_lane, N_q, N_k, C, scale, drop, grow,
+    D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr,
+    H: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """One query in one lane: E softmaxes side by side over its pairs, joined at the end."""
     batch, head, i, number, lane = _place(tl.program_id(0), N_q, H, JOINT)
@@ -127,6 +121,7 @@ def forward_kernel(
     q *= scale * LOG2E
     k_ptr += batch * k_b + head // GROUP * k_h
     v_ptr += batch * v_b + head // GROUP * v_h
+    row, first_key = (batch * H + head) * N_q + i, (batch * H + head) * N_k
 
     # one online softmax per slot
     top = tl.full((E,), float("-inf"), tl.float32)
@@ -139,18 +134,15 @@ def forward_kernel(
     while start < end:
         pair = start + tl.arange(0, E)
         live = pair < end
-        col = tl.load(col_ptr + pair, mask=live, other=0).to(tl.int64)
+        col = tl.load(other_ptr + pair, mask=live, other=0).to(tl.int64)
         label = tl.load(label_ptr + pair, mask=live, other=-1)
-        # load keys [E, D]
+        # load keys [E, D] and values [E, DV]
         k = _rows(k_ptr, col, k_n, d, live, D)
-        # load values [E, DV]
         v = _rows(v_ptr, col, v_n, w, live, DV)
         # scores, with B, C and masks
-        query_at = batch * bq_b + head * bq_h + i * bq_n
-        key_at = batch * ck_b + head * ck_h + col * ck_n
-        pair_at = lane.to(tl.int64) * added_lane + pair
         scores = _scores(
-            tl.sum(q[None, :] * k, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live
+            tl.sum(q[None, :] * k, 1), bq_ptr, ck_ptr, added_ptr, row * C, (first_key + col) * C,
+            lane * added_lane + pair, label, live,
         )  # fmt: skip
         # softmax
         higher = tl.maximum(top, scores)
@@ -160,7 +152,7 @@ def forward_kernel(
         top = higher
         total = total * shrink + weight
         # dropout, weighted sum of values, sums by label
-        factor_at = lane.to(tl.int64) * factor_lane + pair
+        factor_at = lane * factor_lane + pair
         kept = _kept(factor_ptr, factor_at, seed_ptr, again_ptr, pair, batch, head, i, col, live, drop, grow, PART)
         kept *= weight
         out = out * shrink[:, None] + kept[:, None] * v
@@ -176,23 +168,19 @@ def forward_kernel(
     seen = whole != 0.0  # true of NaN, which stays NaN
     whole = tl.where(seen, whole, 1.0)
     share /= whole
-    row = (batch * H + head) * N_q + i
     tl.store(lse_ptr + row, tl.where(seen, base + tl.log2(whole), float("-inf")))
     tl.store(o_ptr + row * DV + w, tl.sum(out * share[:, None], 0), mask=w < DV)
     if p_ptr is not None:
         tl.store(p_ptr + row * C + r, tl.sum(sums * share[:, None], 0), mask=r < C)
 
 
-@triton.heuristics(FLAGS)
 @triton.jit
 def by_row_kernel(
-    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, col_ptr,
-    label_ptr, again_ptr,
+    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, other_ptr, label_ptr, again_ptr,
     o_ptr, lse_ptr, p_ptr, do_ptr, dlse_ptr, dp_ptr, dq_ptr, db_ptr, delta_ptr,
-    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bq_b, bq_h, bq_n, ck_b, ck_h, ck_n, do_b, do_h, do_n,
-    added_lane, factor_lane, N_q, C, scale, drop, grow, D: tl.constexpr, DV: tl.constexpr,
-    DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr, H: tl.constexpr, GROUP: tl.constexpr,
-    JOINT: tl.constexpr,  PART: tl.constexpr,
+    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, added_lane, factor_lane, N_q, N_k, C, scale, drop, grow,
+    D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr,
+    H: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """One query in one lane: δ_i for the other pass, and the gradients of the query and of its row of B."""
     batch, head, i, number, lane = _place(tl.program_id(0), N_q, H, JOINT)
@@ -203,14 +191,14 @@ def by_row_kernel(
     q *= scale * LOG2E
     k_ptr += batch * k_b + head // GROUP * k_h
     v_ptr += batch * v_b + head // GROUP * v_h
-    row = (batch * H + head) * N_q + i
+    row, first_key = (batch * H + head) * N_q + i, (batch * H + head) * N_k
     lse = tl.load(lse_ptr + row)
     lse = tl.where(lse == float("-inf"), 0.0, lse)
 
     # δ: output gradient times output [DV], and the same for sums [RP] and log-sum-exp
     delta = 0.0
     if do_ptr is not None:
-        do = tl.load(do_ptr + batch * do_b + head * do_h + i * do_n + w, mask=w < DV, other=0.0)
+        do = tl.load(do_ptr + row * DV + w, mask=w < DV, other=0.0)
         delta += tl.sum(do * tl.load(o_ptr + row * DV + w, mask=w < DV, other=0.0), 0)
     at = row * C + r
     if dp_ptr is not None:
@@ -227,23 +215,21 @@ def by_row_kernel(
     while start < end:
         pair = start + tl.arange(0, E)
         live = pair < end
-        col = tl.load(col_ptr + pair, mask=live, other=0).to(tl.int64)
+        col = tl.load(other_ptr + pair, mask=live, other=0).to(tl.int64)
         label = tl.load(label_ptr + pair, mask=live, other=-1)
         # load keys [E, D]
         k = _rows(k_ptr, col, k_n, d, live, D)
         # scores, with B, C and masks
-        query_at = batch * bq_b + head * bq_h + i * bq_n
-        key_at = batch * ck_b + head * ck_h + col * ck_n
-        pair_at = lane.to(tl.int64) * added_lane + pair
         scores = _scores(
-            tl.sum(q[None, :] * k, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live
+            tl.sum(q[None, :] * k, 1), bq_ptr, ck_ptr, added_ptr, row * C, (first_key + col) * C,
+            lane * added_lane + pair, label, live,
         )  # fmt: skip
         # gradient of the scores
         product = tl.zeros((E,), tl.float32)
         if do_ptr is not None:
             v = _rows(v_ptr, col, v_n, w, live, DV)
             product = tl.sum(do[None, :] * v, 1)
-        factor_at = lane.to(tl.int64) * factor_lane + pair
+        factor_at = lane * factor_lane + pair
         kept = _kept(factor_ptr, factor_at, seed_ptr, again_ptr, pair, batch, head, i, col, live, drop, grow, PART)
         weight = tl.exp2(scores - lse)
         ds = _score_gradient(weight, product, kept, dp_ptr, row * C, label, delta)
@@ -259,16 +245,13 @@ def by_row_kernel(
         tl.store(db_ptr + row * C + r, tl.sum(db, 0), mask=r < C)
 
 
-@triton.heuristics(FLAGS)
 @triton.jit
 def by_key_kernel(
-    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, row_ptr,
-    label_ptr, pair_ptr, again_ptr, lse_ptr, delta_ptr, do_ptr, dp_ptr, dk_ptr, dv_ptr, dc_ptr,
-    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bq_b, bq_h, bq_n, ck_b, ck_h, ck_n, do_b, do_h, do_n,
-    added_lane, factor_lane, N_q, N_k, C, scale, drop, grow, D: tl.constexpr,
-    DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr, H: tl.constexpr,
-    GROUP: tl.constexpr, JOINT: tl.constexpr,
-    PART: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, added_ptr, factor_ptr, seed_ptr, begin_ptr, other_ptr, label_ptr, again_ptr,
+    pair_ptr, lse_ptr, delta_ptr, do_ptr, dp_ptr, dk_ptr, dv_ptr, dc_ptr,
+    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, added_lane, factor_lane, N_q, N_k, C, scale, drop, grow,
+    D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr, E: tl.constexpr,
+    H: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """One key in one key lane, over the query heads that share it: gradients of key, value and of its rows of C."""
     batch, key_head, j, number, key_lane = _place(tl.program_id(0), N_k, H // GROUP, JOINT)
@@ -287,40 +270,34 @@ def by_key_kernel(
     for member in range(GROUP):
         head = key_head * GROUP + member
         lane = key_lane * GROUP + member
+        key_c = ((batch * H + head) * N_k + j) * C
         if dc_ptr is not None:
             dc = tl.zeros((E, RP), tl.float32)
         start = first
         while start < end:
             place = start + tl.arange(0, E)
             live = place < end
-            i = tl.load(row_ptr + place, mask=live, other=0).to(tl.int64)
+            i = tl.load(other_ptr + place, mask=live, other=0).to(tl.int64)
             label = tl.load(label_ptr + place, mask=live, other=-1)
             pair = tl.load(pair_ptr + place, mask=live, other=0)
             row = (batch * H + head) * N_q + i
-            q_at = batch * q_b + head * q_h + i * q_n
-            inside = live[:, None] & (d < D)[None, :]
             # load queries [E, D]
-            q = tl.load(q_ptr + q_at[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
+            q = _rows(q_ptr + batch * q_b + head * q_h, i, q_n, d, live, D)
             # scores, with B, C and masks
-            query_at = batch * bq_b + head * bq_h + i * bq_n
-            key_at = batch * ck_b + head * ck_h + j * ck_n
-            pair_at = lane.to(tl.int64) * added_lane + pair
             # rounded as in the forward pass, because rounding errors of large scores must cancel against lse
             terms = q * (scale * LOG2E) * k[None, :]
             scores = _scores(
-                tl.sum(terms, 1), bq_ptr, ck_ptr, added_ptr, query_at, key_at, pair_at, label, live
+                tl.sum(terms, 1), bq_ptr, ck_ptr, added_ptr, row * C, key_c, lane * added_lane + pair, label, live
             )  # fmt: skip
             lse = tl.load(lse_ptr + row, mask=live, other=0.0)
             lse = tl.where(lse == float("-inf"), 0.0, lse)
             # weights, gradients of the value and of the scores
             weight = tl.exp2(scores - lse)
-            factor_at = lane.to(tl.int64) * factor_lane + pair
+            factor_at = lane * factor_lane + pair
             kept = _kept(factor_ptr, factor_at, seed_ptr, again_ptr, place, batch, head, i, j, live, drop, grow, PART)
             product = tl.zeros((E,), tl.float32)
             if do_ptr is not None:
-                do_at = batch * do_b + head * do_h + i * do_n
-                inside = live[:, None] & (w < DV)[None, :]
-                do = tl.load(do_ptr + do_at[:, None] + w[None, :], mask=inside, other=0.0)
+                do = _rows(do_ptr, row, DV, w, live, DV)
                 product = tl.sum(do * v[None, :], 1)
                 dv += (weight * kept)[:, None] * do
             delta = tl.load(delta_ptr + row, mask=live, other=0.0)
@@ -331,8 +308,7 @@ def by_key_kernel(
                 dc += _by_label(ds, label, r)
             start += E
         if dc_ptr is not None:
-            c_at = dc_ptr + ((batch * H + head) * N_k + j) * C
-            tl.store(c_at + r, tl.sum(dc, 0), mask=r < C)
+            tl.store(dc_ptr + key_c + r, tl.sum(dc, 0), mask=r < C)
 
     # store
     tl.store(dk_ptr + into * D + d, (tl.sum(dk, 0) * scale).to(dk_ptr.dtype.element_ty), mask=d < D)

@@ -7,6 +7,7 @@ would round it, and backward could not compute the weights of large scores again
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,9 +17,9 @@ from relgraph.call import Answer, Call
 from relgraph.impl import op
 from relgraph.impl.listed import Pattern, added_to_pairs, earlier_twins, given_factor
 from relgraph.impl.problem import Outputs, Problem
-from relgraph.impl.triton.tables import Terms, run, whole_outputs
+from relgraph.impl.triton.tables import Terms, near_rows, run, strides
 from relgraph.impl.triton.tiling import edge_tiling
-from relgraph.plan import Csr, listed_pairs
+from relgraph.plan import LabelPlan, listed_pairs
 
 LN_2 = 0.6931471805599453
 
@@ -44,19 +45,17 @@ def _forward(problem: Problem) -> Outputs:
     if lse.numel():
         kernel: Any = edge_kernels.forward_kernel  # pyright does not know the launch syntax
         with torch.cuda.device_of(problem.query):
-            pairs = _pairs_of(problem)
+            by_row, _ = _pairs_of(problem)
             kernel[(lse.numel(),)](
-                **_arguments(problem, terms), **pairs.by_row(problem), o_ptr=output, lse_ptr=lse, p_ptr=sums
+                **_arguments(problem, terms), **by_row.arguments(problem), o_ptr=output, lse_ptr=lse, p_ptr=sums
             )
     return terms.with_value_term(Outputs(output, lse, sums, None))
 
 
 def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
-    terms, outputs = Terms(problem), whole_outputs(outputs)
-    plain, grads = terms.without_value_term(outputs), terms.whole_incoming(incoming)
+    terms = Terms(problem)
     with torch.cuda.device_of(problem.query):
-        of_kernels = _gradients(problem, terms, plain, grads)
-    return terms.gradients(of_kernels, outputs, grads)
+        return terms.gradients(partial(_gradients, problem, terms), outputs, incoming)
 
 
 def _gradients(problem: Problem, terms: Terms, plain: Outputs, grads: Outputs) -> list[Tensor | None]:
@@ -64,23 +63,24 @@ def _gradients(problem: Problem, terms: Terms, plain: Outputs, grads: Outputs) -
     from relgraph.impl.triton import edge_kernels
 
     query, key, value = problem.query, problem.key, problem.value
-    pairs = _pairs_of(problem)
+    by_row, by_key = _pairs_of(problem)
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
     delta = dq.new_empty(query.shape[:3], dtype=torch.float32)
     db, dc = (None if x is None else torch.empty_like(x) for x in (terms.by_query, terms.by_key))
     shared = {
-        **_arguments(problem, terms), **_strides("do", grads.output),
+        **_arguments(problem, terms),
         "lse_ptr": plain.lse, "delta_ptr": delta, "do_ptr": grads.output, "dp_ptr": grads.sums,
     }  # fmt: skip
-    by_row: Any = edge_kernels.by_row_kernel
-    by_key: Any = edge_kernels.by_key_kernel
+    kernels: Any = edge_kernels
     if queries := delta.numel():
-        by_row[(queries,)](
-            **shared, **pairs.by_row(problem), o_ptr=plain.output, p_ptr=plain.sums, dlse_ptr=grads.lse,
+        kernels.by_row_kernel[(queries,)](
+            **shared, **by_row.arguments(problem), o_ptr=plain.output, p_ptr=plain.sums, dlse_ptr=grads.lse,
             dq_ptr=dq, db_ptr=db,
         )  # fmt: skip
     if keys := dk.shape[:3].numel():
-        by_key[(keys,)](**shared, **pairs.by_key(problem), N_k=key.shape[2], dk_ptr=dk, dv_ptr=dv, dc_ptr=dc)
+        kernels.by_key_kernel[(keys,)](
+            **shared, **by_key.arguments(problem), pair_ptr=by_key.pair, dk_ptr=dk, dv_ptr=dv, dc_ptr=dc
+        )
     return [dq, dk, dv, db, dc]
 
 
@@ -88,81 +88,49 @@ op.plug("triton edges", _forward, _backward, impl="triton", instead="impl='edges
 
 
 class KernelPairs(NamedTuple):
-    """Listed pairs as the kernels read them int32: by row, then sorted by key.
+    """Listed pairs as a kernel reads them, int32, sorted by query or by key.
 
     Attributes:
-        row_ptr: ``[n + 1]`` where each row's pairs begin; rows are numbered through batch rows if their pairs differ.
-        col: ``[P]`` key of each pair, within its batch row.
+        begin: ``[n + 1]`` where the pairs of each query (key) begin; these are numbered through batch rows if pairs
+            differ.
+        other: ``[P]`` key (query) of each pair, within its batch row.
         label: ``[P]``; -1 no label.
-        col_ptr: ``[m + 1]`` where each key's pairs begin, once sorted by key.
-        row: ``[P]`` query of each pair in that order, within its batch row.
-        label_by_key: ``[P]`` labels in that order.
-        pair: ``[P]`` index of each of them in row order.
-        again: ``[P]`` how many parallel edges come before each pair, in row order; None if there are none.
-        again_by_key: ``[P]`` the same in the order by key.
+        again: ``[P]`` how many parallel edges come before each pair; None if there are none.
+        pair: ``[P]`` index of each pair in the order by query.
     """
 
-    row_ptr: Tensor
-    col: Tensor
+    begin: Tensor
+    other: Tensor
     label: Tensor
-    col_ptr: Tensor
-    row: Tensor
-    label_by_key: Tensor
-    pair: Tensor
     again: Tensor | None
-    again_by_key: Tensor | None
+    pair: Tensor
 
-    def by_row(self, problem: Problem) -> dict[str, Any]:
-        """What a kernel over queries reads, and its tiles."""
-        tiles = self._tiles(problem, self.row_ptr)
+    def arguments(self, problem: Problem) -> dict[str, Any]:
+        """What both kinds of kernels read, and their tiles."""
+        degree = self.pair.shape[0] / max(self.begin.shape[0] - 1, 1)
         return {
-            "begin_ptr": self.row_ptr, "col_ptr": self.col, "label_ptr": self.label, "again_ptr": self.again,
-            **tiles,
+            "begin_ptr": self.begin, "other_ptr": self.other, "label_ptr": self.label, "again_ptr": self.again,
+            **edge_tiling(problem.query.shape[-1], problem.value.shape[-1], problem.columns, degree),
         }  # fmt: skip
-
-    def by_key(self, problem: Problem) -> dict[str, Any]:
-        """What a kernel over keys reads, and its tiles."""
-        return {
-            "begin_ptr": self.col_ptr, "row_ptr": self.row, "label_ptr": self.label_by_key, "pair_ptr": self.pair,
-            "again_ptr": self.again_by_key,
-            **self._tiles(problem, self.col_ptr),
-        }  # fmt: skip
-
-    def _tiles(self, problem: Problem, begin: Tensor) -> dict[str, int]:
-        degree = self.col.shape[0] / max(begin.shape[0] - 1, 1)
-        return edge_tiling(problem.query.shape[-1], problem.value.shape[-1], problem.columns, degree)
 
 
 def _arguments(problem: Problem, terms: Terms) -> dict[str, Any]:
     """What all three kernels read, by the names of their parameters."""
-    query, key, value = map(_dense_rows, (problem.query, problem.key, problem.value))
+    query, key, value = map(near_rows, (problem.query, problem.key, problem.value))
     heads = query.shape[1]
     added, factor = added_to_pairs(problem), given_factor(problem)
     return {
         "q_ptr": query, "k_ptr": key, "v_ptr": value, "bq_ptr": terms.by_query, "ck_ptr": terms.by_key,
         "added_ptr": added, "factor_ptr": factor, "seed_ptr": problem.seed,
-        **_strides("q", query), **_strides("k", key), **_strides("v", value),
-        **_strides("bq", terms.by_query), **_strides("ck", terms.by_key),
+        **strides("q", query), **strides("k", key), **strides("v", value),
         "added_lane": _lane_stride(added), "factor_lane": _lane_stride(factor),
-        "N_q": query.shape[2], "C": problem.columns,
+        "N_q": query.shape[2], "N_k": key.shape[2], "C": problem.columns,
         "scale": problem.scale, "drop": problem.dropout_p,
         "grow": 1.0 / (1.0 - problem.dropout_p) if problem.dropout_p < 1.0 else 0.0,
         "H": heads, "GROUP": heads // key.shape[1],
-        "JOINT": _csr(problem).batch != 1,
+        "JOINT": problem.plan.listed.batch != 1, "PART": problem.seed is not None and problem.seed.numel() > 1,
         "enable_fp_fusion": True,
     }  # fmt: skip
-
-
-def _dense_rows(x: Tensor) -> Tensor:
-    """``x`` with its last dimension laid out densely, as the kernels read it."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-
-
-def _strides(name: str, x: Tensor | None) -> dict[str, int]:
-    """Strides of batch rows, heads and rows; 0 for a tensor that is not there, and where batch rows share all rows."""
-    batch, head, row = (0, 0, 0) if x is None else x.stride()[:3]
-    batch = 0 if x is None or x.shape[0] == 1 else batch
-    return {f"{name}_b": batch, f"{name}_h": head, f"{name}_n": row}
 
 
 def _lane_stride(x: Tensor | None) -> int:
@@ -170,27 +138,20 @@ def _lane_stride(x: Tensor | None) -> int:
     return 0 if x is None or x.shape[0] == 1 else x.stride(0)
 
 
-def _csr(problem: Problem) -> Csr:
-    csr = problem.plan.parts[0].csr
-    assert csr is not None
-    return csr
-
-
-def _pairs_of(problem: Problem) -> KernelPairs:
+def _pairs_of(problem: Problem) -> tuple[KernelPairs, KernelPairs]:
     """The pairs by query and by key, made once for these labels."""
-    return problem.memo.once(PAIRS, lambda: _pairs(problem, _csr(problem)))
+    return problem.memo.once(PAIRS, lambda: _pairs(problem.plan))
 
 
-def _pairs(problem: Problem, csr: Csr) -> KernelPairs:
-    plan = problem.plan
-    batch, _, _ = listed_pairs(plan, csr)
-    col, columns = csr.col + batch * plan.k_len, csr.batch * plan.k_len
-    pattern = Pattern.of(csr.row_ptr, csr.row, col, columns)
-    row_by_key = pattern.row_by_col % max(plan.q_len, 1)
-    made = (csr.row_ptr, csr.col, csr.ids, pattern.col_ptr, row_by_key, csr.ids[pattern.by_col], pattern.by_col)
-    pairs: list[Any] = [x.to(torch.int32).contiguous() for x in made]
-    again: list[Any] = [None, None]
-    if csr.parallel:
-        of_pairs = earlier_twins(csr.row, csr.col)
-        again = [of_pairs, of_pairs[pattern.by_col].contiguous()]
-    return KernelPairs(*pairs, *again)
+def _pairs(plan: LabelPlan) -> tuple[KernelPairs, KernelPairs]:
+    csr = plan.listed
+    batch, query, key = listed_pairs(plan, csr)
+    pattern = Pattern.of(csr.row_ptr, csr.row, key + batch * plan.k_len, csr.batch * plan.k_len)
+    again, place = earlier_twins(csr.row, key) if csr.parallel else None, torch.arange(key.shape[0], device=key.device)
+
+    def ordered(begin: Tensor, other: Tensor, order: Tensor | slice) -> KernelPairs:
+        made = begin, other[order], csr.ids[order], None if again is None else again[order], place[order]
+        pairs: list[Any] = [None if x is None else x.to(torch.int32).contiguous() for x in made]
+        return KernelPairs(*pairs)
+
+    return ordered(csr.row_ptr, key, slice(None)), ordered(pattern.col_ptr, query, pattern.by_col)

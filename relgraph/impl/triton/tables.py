@@ -8,7 +8,7 @@ without a label.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,15 +19,14 @@ from relgraph.impl import op
 from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import repeat_heads, with_zero_row
 
+FARTHEST_ROW = 1 << 23
+"""From this stride on, rows are copied: 128 of them pass 2**30 elements."""
+
 
 def run(call: Call, kernels: str, tables: Tables, columns: int) -> Outputs:
-    """Run the primitive: output with the value term, log-sum-exp, and the sums by label.
+    """Run the primitive by these kernels: output with the value term, log-sum-exp, and the sums by label.
 
-    Args:
-        call: the call.
-        kernels: the name under which the primitive finds them.
-        tables: with a row for each column, or for all but the last.
-        columns: width of B, C and the sums by label.
+    Tables have a row for each of the ``columns`` of B, C and the sums, or for all but the last.
     """
     return op.run(
         call, kernels, columns=columns, need_sums=tables.value is not None, seed_device=call.query.device,
@@ -57,20 +56,17 @@ class Terms:
 
     def _by_query(self, dead: Tensor | None) -> Tensor | None:
         problem, found = self.problem, None
+        shape = *problem.query.shape[:3], problem.columns
         if self.queries is not None and self.key_rows is not None:
             found = _product(self.queries, self.key_rows, problem.scale)
         if problem.label_biases is not None:
             bias = problem.label_biases if problem.label_biases.dim() == 1 else problem.label_biases[:, None]
             bias = padded(bias, problem.columns, -1)
-            if found is None:
-                found = bias.float().expand(*problem.query.shape[:3], -1).contiguous()
-            else:
-                found = found.add_(bias)
-        if dead is None:
-            return found
-        if found is None:
-            found = problem.query.new_zeros(*problem.query.shape[:3], problem.columns, dtype=torch.float32)
-        return found.masked_fill(dead, float("-inf"))
+            found = bias.float().expand(*shape).contiguous() if found is None else found.add_(bias)
+        if dead is not None:
+            found = problem.query.new_zeros(shape, dtype=torch.float32) if found is None else found
+            found = found.masked_fill(dead, float("-inf"))
+        return found
 
     def _by_key(self) -> Tensor | None:
         problem = self.problem
@@ -93,31 +89,26 @@ class Terms:
             whole = output + sums @ table.float()
         return outputs._replace(output=whole, plain=output)
 
-    def without_value_term(self, outputs: Outputs) -> Outputs:
-        """The outputs as the kernels gave them."""
-        if self.problem.label_values is None:
-            return outputs
-        assert outputs.plain is not None  # plug(..., keeps_plain=True)
-        return outputs._replace(output=outputs.plain, plain=None)
-
-    def whole_incoming(self, incoming: Outputs) -> Outputs:
-        """The gradients of the outputs in float32, contiguous; the value term adds to the gradient of the sums."""
-        output, lse, sums = (None if grad is None else _single(grad) for grad in incoming[:3])
-        table = self.problem.label_values
-        if table is not None and output is not None:
-            more = _product(output, padded(table, self.problem.columns).float())
-            sums = more if sums is None else sums + more
-        return Outputs(output, lse, sums, None)
-
-    def gradients(self, of_kernels: list[Tensor | None], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
-        """The gradients in the order that :func:`relgraph.impl.op.plug` requires, from those of the kernels.
+    def gradients(
+        self, kernels: Callable[[Outputs, Outputs], list[Tensor | None]], outputs: Outputs, incoming: Outputs
+    ) -> list[Tensor | None]:  # fmt: skip
+        """The gradients in the order that :func:`relgraph.impl.op.plug` requires.
 
         Args:
-            of_kernels: the gradients of query, key, value, B and C; those of query and key are changed in place.
+            kernels: gives the gradients of query, key, value, B and C, from its own outputs and the gradients of these,
+                all contiguous, gradients float32; those of query and key are changed in place.
             outputs: the outputs of forward.
-            incoming: the gradients of the outputs, float32 and contiguous.
+            incoming: the gradients of the outputs.
         """
-        problem, (dq, dk, dv, db, dc) = self.problem, of_kernels
+        problem, table = self.problem, self.problem.label_values
+        # hooks on saved tensors may bring them back with other strides
+        outputs = Outputs(*(None if x is None else x.contiguous() for x in outputs))
+        output, lse, sums = (None if grad is None else _single(grad) for grad in incoming[:3])
+        if table is not None and output is not None:
+            more = _product(output, padded(table, problem.columns).float())
+            sums = more if sums is None else sums + more
+        plain = outputs if table is None else outputs._replace(output=outputs.plain, plain=None)
+        dq, dk, dv, db, dc = kernels(plain, Outputs(output, lse, sums, None))
         of_keys = of_values = of_queries = of_biases = None
         if problem.label_keys is not None:
             of_keys = self._of_scores(db, self.queries, self.key_rows, problem.label_keys, dq)
@@ -127,8 +118,8 @@ class Terms:
             assert db is not None
             summed = db.sum((0, 2) if problem.label_biases.dim() == 2 else (0, 1, 2))
             of_biases = _first(summed, problem.label_biases.shape[-1]).to(problem.label_biases.dtype)
-        if problem.label_values is not None:
-            of_values = self._of_values(outputs.sums, incoming.output, problem.label_values)
+        if table is not None:
+            of_values = self._of_values(outputs.sums, output, table)
         return [dq, dk, dv, None, None, of_keys, of_values, of_queries, of_biases]
 
     def _of_scores(self, grad: Any, x: Any, rows: Any, table: Tensor, to: Any) -> Tensor:
@@ -161,9 +152,14 @@ class Terms:
         return (sums.flatten(0, 2).t() @ grad.flatten(0, 2)).to(table.dtype)
 
 
-def whole_outputs(outputs: Outputs) -> Outputs:
-    """Outputs as the kernels read them, contiguous: hooks on saved tensors may bring them back with other strides."""
-    return Outputs(*(None if x is None else x.contiguous() for x in outputs))
+def near_rows(x: Tensor) -> Tensor:
+    """``x`` with contiguous rows, so near to each other that offsets within a tile fit 32 bits."""
+    return x if (x.stride(-1) == 1 or x.shape[-1] == 1) and x.stride(-2) < FARTHEST_ROW else x.contiguous()
+
+
+def strides(name: str, x: Tensor) -> dict[str, int]:
+    """Strides of batch rows, heads and rows, by the names of the kernels' parameters."""
+    return dict(zip((f"{name}_b", f"{name}_h", f"{name}_n"), x.stride(), strict=False))
 
 
 def joined(tables: Sequence[Tensor | None], sizes: tuple[int, ...], heads: int, dim: int = -2) -> Tensor | None:
@@ -178,8 +174,9 @@ def joined(tables: Sequence[Tensor | None], sizes: tuple[int, ...], heads: int, 
     found = []
     for table, size in zip(tables, sizes, strict=True):
         if table is None:
-            shape = (size + 1, first.shape[-1]) if dim == -2 else (size + 1,)
-            rows = first.new_zeros(shape) if first.dim() + dim < 2 else first.new_zeros(*first.shape[:3], size + 1)
+            shape = list(first.shape)
+            shape[dim] = size + 1
+            rows = first.new_zeros(shape)
         else:
             rows = with_zero_row(table, dim)
         found.append(rows.expand(heads, *rows.shape) if rows.dim() < dims else rows)

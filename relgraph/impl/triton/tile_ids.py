@@ -74,23 +74,7 @@ class Axis:
         return (self.end - self.begin + (self.size - 1)) // self.size
 
 
-def offset_table(offset: int | Tensor, *, packed: bool, axis: Axis) -> Tensor:
-    """An offset as ``[B or 1, G or 1]``: by batch row, or by graph when packed."""
-    if not isinstance(offset, Tensor):
-        return torch.full((1, 1), offset, device=axis.begin.device)
-    offset = offset.to(axis.begin.device, torch.int64)
-    if offset.numel() == 0:
-        return offset.new_zeros(1, 1)
-    return offset.reshape(1, -1) if packed else offset.reshape(-1, 1)
-
-
-def _entry(table: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """``table[row, column]``, with the table broadcast along axes of size 1."""
-    return table[row if table.shape[0] > 1 else torch.zeros_like(row), column if table.shape[1] > 1 else 0 * column]
-
-
-@dataclass(frozen=True, eq=False)
-class Tiles:
+class Tiles(NamedTuple):
     """Some tiles, each field ``[t]``: their place, and their positions inside the graph."""
 
     map: Tensor
@@ -112,37 +96,54 @@ class Grid:
         rows: the blocks of queries.
         keys: the blocks of keys.
         maps: B if batch rows differ, else 1.
-        causal: keys j <= i + causal are seen, ``[B or 1, G or 1]``, or None.
+        causal: keys j <= i + causal are seen; None for all.
     """
 
     plan: LabelPlan
     rows: Axis
     keys: Axis
     maps: int
-    causal: Tensor | None
+    causal: int | Tensor | None
+
+    @classmethod
+    def of(
+        cls, plan: LabelPlan, rows: int, keys: int, causal: int | Tensor | None, device: torch.device
+    ) -> Grid:  # fmt: skip
+        """The tiles of ``rows`` query rows and ``keys`` keys."""
+        maps = plan.batch
+        for offset in (causal, *(part.offset for part in plan.parts)):
+            if isinstance(offset, Tensor) and offset.dim() == 1:
+                maps = max(maps, offset.shape[0])
+        queries, others = Axis.cut(plan.q_len, rows, plan.q_ptr, device), Axis.cut(plan.k_len, keys, plan.k_ptr, device)
+        return cls(plan, queries, others, maps if plan.q_ptr is None else 1, causal)
 
     @property
     def counts(self) -> Tensor:
         """``[NB]``, the number of tiles per row block."""
         return self.keys.tiles[self.rows.graph] * (self.rows.stop > self.rows.start)
 
-    def all(self) -> Tensor:
-        """The number of every tile."""
-        return torch.arange(self.maps * int(self.counts.sum()), device=self.rows.begin.device)
+    def apart(self, offset: int | Tensor) -> Tensor:
+        """What to subtract from key position minus query position to get a distance, ``[maps, G]``."""
+        begin = self.keys.begin - self.rows.begin
+        if not isinstance(offset, Tensor):
+            return (begin + offset).expand(self.maps, -1)
+        offset = offset.to(begin.device, torch.int64) if offset.numel() else begin.new_zeros(1)
+        by_map = offset.reshape((-1, 1) if self.plan.q_ptr is None else (1, -1))
+        return (begin + by_map).expand(self.maps, -1)
 
-    def number(self, batch_row: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """The tile of a pair; shaped like ``query``."""
+    @property
+    def limit(self) -> Tensor | None:
+        """The greatest key position minus query position that is seen, ``[maps, G]``; None for all."""
+        return None if self.causal is None else self.apart(self.causal)
+
+    def find(self, batch_row: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The tiles of pairs, and their places inside them, row by row."""
         upto = self.counts.cumsum(0)
         graph = torch.searchsorted(self.rows.end, query, right=True)
-        block = self.rows.first[graph] + (query - self.rows.begin[graph]) // self.rows.size
-        tile = (key - self.keys.begin[graph]) // self.keys.size
-        return batch_row * upto[-1] + (upto - self.counts)[block] + tile
-
-    def place(self, query: Tensor, key: Tensor) -> Tensor:
-        """The position of a pair inside its tile, row by row."""
-        graph = torch.searchsorted(self.rows.end, query, right=True)
-        row = (query - self.rows.begin[graph]) % self.rows.size
-        return row * self.keys.size + (key - self.keys.begin[graph]) % self.keys.size
+        row, column = query - self.rows.begin[graph], key - self.keys.begin[graph]
+        block = self.rows.first[graph] + row // self.rows.size
+        tile = batch_row * upto[-1] + (upto - self.counts)[block] + column // self.keys.size
+        return tile, row % self.rows.size * self.keys.size + column % self.keys.size
 
     def at(self, number: Tensor) -> Tiles:
         """The tiles with these numbers."""
@@ -155,12 +156,6 @@ class Grid:
         key_block = keys.first[graph] + within - (upto - counts)[block]
         own, other = (rows.start[block], rows.stop[block]), (keys.start[key_block], keys.stop[key_block])
         return Tiles(number // total, graph, block, key_block, *own, *other)
-
-    def apart(self, tiles: Tiles, offset: int | Tensor) -> Tensor:
-        """What to subtract from key position minus query position to get a distance, ``[t]``."""
-        table = offset_table(offset, packed=self.plan.q_ptr is not None, axis=self.rows)
-        begin = self.keys.begin[tiles.graph] - self.rows.begin[tiles.graph]
-        return begin + _entry(table, tiles.map, tiles.graph)
 
 
 class SortedTiles(NamedTuple):
@@ -187,30 +182,26 @@ class _Listed(NamedTuple):
 def write(grid: Grid) -> SortedTiles:
     """Sort all tiles of the plan, and write out the mixed ones."""
     listed = [_listed(grid, part) for part in grid.plan.parts]
-    numbers = _candidates(grid, listed)
+    # tiles that may attend: all, or those with a listed pair if only listed pairs attend
+    alone = next((pairs for part, pairs in zip(grid.plan.parts, listed, strict=True) if part.edges_only), None)
+    if alone is None:
+        numbers = torch.arange(grid.maps * int(grid.counts.sum()), device=grid.rows.begin.device)
+    else:
+        numbers = alone.tile.unique_consecutive()
     settled, dead, columns = _glance(grid, numbers, listed)
     one = settled & ~dead
-    found = [(numbers[one], columns[one])]
-    mixed, ids = [numbers[:0]], [_in_smallest(grid.plan, columns.new_empty(0, *_tile_shape(grid)))]
+    found, mixed, ids = [(numbers[one], columns[one])], [], []
+    # ids in the smallest type that holds every column and C
+    smallest = next(t for t in (torch.uint8, torch.int16, torch.int32) if grid.plan.columns <= torch.iinfo(t).max)
     for chunk, written in _in_chunks(grid, numbers[~settled], listed):
         low, high = written.amin((2, 3)), written.amax((2, 3))
-        nowhere = low[:, 0] == grid.plan.columns
         several = (low != high).any(1)
-        found.append((chunk[~several & ~nowhere], low[~several & ~nowhere]))
+        same = ~several & (low[:, 0] != grid.plan.columns)
+        found.append((chunk[same], low[same]))
         mixed.append(chunk[several])
-        ids.append(_in_smallest(grid.plan, written[several]))
+        ids.append(written[several].to(smallest))
     number, order = torch.cat([pair[0] for pair in found]).sort()
     return SortedTiles(number, torch.cat([pair[1] for pair in found])[order], torch.cat(mixed), torch.cat(ids))
-
-
-def _tile_shape(grid: Grid) -> tuple[int, int, int]:
-    return len(grid.plan.parts), grid.rows.size, grid.keys.size
-
-
-def _in_smallest(plan: LabelPlan, ids: Tensor) -> Tensor:
-    """``ids`` in the smallest type that holds every column and C."""
-    fits = next(t for t in (torch.uint8, torch.int16, torch.int32) if plan.columns <= torch.iinfo(t).max)
-    return ids.to(fits)
 
 
 def _column(plan: LabelPlan, part: int, ids: Tensor) -> Tensor:
@@ -230,16 +221,9 @@ def _listed(grid: Grid, part: Part) -> _Listed | None:
     if part.csr.batch < grid.maps:
         batch_row = torch.arange(grid.maps, device=ids.device).repeat_interleave(ids.shape[0])
         query, key, ids = (x.repeat(grid.maps) for x in (query, key, ids))
-    tile, order = grid.number(batch_row, query, key).sort()
-    return _Listed(tile, grid.place(query, key)[order], ids[order])
-
-
-def _candidates(grid: Grid, listed: list[_Listed | None]) -> Tensor:
-    """Numbers of the tiles that may attend: all, or those with a listed pair if only listed pairs attend."""
-    for part, pairs in zip(grid.plan.parts, listed, strict=True):
-        if part.edges_only and pairs is not None:
-            return pairs.tile.unique_consecutive()
-    return grid.all()
+    tile, place = grid.find(batch_row, query, key)
+    tile, order = tile.sort()
+    return _Listed(tile, place[order], ids[order])
 
 
 def _glance(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> tuple[Tensor, Tensor, Tensor]:
@@ -248,12 +232,12 @@ def _glance(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> tuple[
     nearest, farthest = tiles.key_start - tiles.row_stop + 1, tiles.key_stop - tiles.row_start - 1
     whole = (tiles.row_stop - tiles.row_start == grid.rows.size) & (tiles.key_stop - tiles.key_start == grid.keys.size)
     dead = torch.zeros_like(whole)
-    if grid.causal is not None:
-        limit = grid.apart(tiles, 0) + _entry(grid.causal, tiles.map, tiles.graph)
+    if grid.limit is not None:
+        limit = grid.limit[tiles.map, tiles.graph]
         dead, whole = nearest > limit, whole & (farthest <= limit)
     columns = []
     for p, (part, pairs) in enumerate(zip(grid.plan.parts, listed, strict=True)):
-        apart = grid.apart(tiles, part.offset)
+        apart = grid.apart(part.offset)[tiles.map, tiles.graph]
         known, column = _by_distance(grid.plan, p, nearest - apart, farthest - apart)
         if pairs is not None:
             known = known & ~torch.isin(numbers, pairs.tile.unique_consecutive())
@@ -277,30 +261,24 @@ def _by_distance(plan: LabelPlan, p: int, nearest: Tensor, farthest: Tensor) -> 
 
 def _in_chunks(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> Iterator[tuple[Tensor, Tensor]]:
     """Write tiles out, a bounded number of pairs at a time: numbers ``[c]``, columns ``[c, parts, BM, BN]``."""
-    parts, rows, keys = _tile_shape(grid)
-    for chunk in numbers.split(max(CHUNK_PAIRS // (parts * rows * keys), 1)):
+    rows, keys = grid.rows.size, grid.keys.size
+    for chunk in numbers.split(max(CHUNK_PAIRS // (len(grid.plan.parts) * rows * keys), 1)):
         tiles = grid.at(chunk)
         i = (tiles.row_start[:, None] + torch.arange(rows, device=chunk.device))[:, :, None]
         j = (tiles.key_start[:, None] + torch.arange(keys, device=chunk.device))[:, None, :]
         hidden = (i >= tiles.row_stop[:, None, None]) | (j >= tiles.key_stop[:, None, None])
-        if grid.causal is not None:
-            limit = grid.apart(tiles, 0) + _entry(grid.causal, tiles.map, tiles.graph)
-            hidden = hidden | (j - i > limit[:, None, None])
+        if grid.limit is not None:
+            hidden = hidden | (j - i > grid.limit[tiles.map, tiles.graph][:, None, None])
+        # ids outside the graph are those of its last row and key, and hidden
+        i, j = torch.minimum(i, tiles.row_stop[:, None, None] - 1), torch.minimum(j, tiles.key_stop[:, None, None] - 1)
+        row, graph = tiles.map[:, None, None], None if grid.plan.q_ptr is None else tiles.graph[:, None, None]
         columns = []
         for p, part in enumerate(grid.plan.parts):
-            ids = _unlisted_ids(grid, part, tiles, i, j)
+            ids = ids_at(grid.plan, part, row, i, j, graph).to(torch.int32)  # [c, BM, BN]
             _put_listed(ids, chunk, listed[p])
             columns.append(_column(grid.plan, p, ids))
             hidden = hidden | (ids == NOT_ATTENDING)
         yield chunk, torch.stack(columns, 1).masked_fill_(hidden[:, None], grid.plan.columns)
-
-
-def _unlisted_ids(grid: Grid, part: Part, tiles: Tiles, i: Tensor, j: Tensor) -> Tensor:
-    """The id of each pair, without listed pairs, int32 ``[c, BM, BN]``; arbitrary outside the graph."""
-    i, j = torch.minimum(i, tiles.row_stop[:, None, None] - 1), torch.minimum(j, tiles.key_stop[:, None, None] - 1)
-    row, graph = tiles.map[:, None, None], tiles.graph[:, None, None]
-    ids = ids_at(grid.plan, part, row, i, j, None if grid.plan.q_ptr is None else graph)
-    return ids.to(torch.int32)
 
 
 def _put_listed(ids: Tensor, chunk: Tensor, listed: _Listed | None) -> None:

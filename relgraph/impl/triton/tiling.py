@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 
-@dataclass(frozen=True)
-class Tiling:
+class Tiling(NamedTuple):
     """Rows and keys of a tile, warps of a program, stages of its pipeline, keys (rows) of a step in a mixed tile."""
 
     rows: int
@@ -42,66 +41,37 @@ def tiling(
     if wide > 128:
         return Tiling(16, 32, 8, 2, 16) if backward else Tiling(32, 32, 8, 2, 32)
     if wide > 32:
-        usual, written = _BY_GENERATION.get(capability[0], _BY_GENERATION[8])
-        own = None if by_distance else written.get((kernel, wide))
-        return own or usual[kernel, wide]
+        return _TILINGS.get(capability[0], _TILINGS[8])[kernel, wide][not by_distance]
     return Tiling(64, 32, 8, 1, 32) if backward and wide == 16 else Tiling(32, 32, 8, 2, 32)
 
 
-_OF_WARPS = {
-    ("forward", 64): Tiling(64, 64, 4, 2, 32),
-    ("backward_rows", 64): Tiling(64, 32, 4, 2, 32),
-    ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
-    ("forward", 128): Tiling(128, 32, 8, 2, 16),
-    ("backward_rows", 128): Tiling(32, 32, 4, 1, 16),
-    ("backward_keys", 128): Tiling(32, 32, 4, 1, 16),
+_TILINGS = {
+    8: {  # sm_80 to sm_89 and sm_120, where each warp multiplies by itself
+        ("forward", 64): (Tiling(64, 64, 4, 2, 32), Tiling(64, 64, 4, 3, 32)),
+        ("backward_rows", 64): (Tiling(64, 32, 4, 2, 32), Tiling(64, 32, 4, 2, 16)),
+        ("backward_keys", 64): (Tiling(32, 64, 4, 2, 16),) * 2,
+        ("forward", 128): (Tiling(128, 32, 8, 2, 16),) * 2,
+        ("backward_rows", 128): (Tiling(32, 32, 4, 1, 16),) * 2,
+        ("backward_keys", 128): (Tiling(32, 32, 4, 1, 16),) * 2,
+    },
+    9: {  # the products of whole warp groups need 64 own rows or keys for every four warps
+        ("forward", 64): (Tiling(64, 64, 4, 2, 64), Tiling(64, 64, 4, 2, 32)),
+        ("backward_rows", 64): (Tiling(64, 32, 4, 2, 32),) * 2,
+        ("backward_keys", 64): (Tiling(32, 64, 4, 2, 16),) * 2,
+        ("forward", 128): (Tiling(64, 64, 4, 2, 64), Tiling(64, 64, 4, 2, 32)),
+        ("backward_rows", 128): (Tiling(64, 32, 4, 2, 16), Tiling(64, 16, 4, 2, 16)),
+        ("backward_keys", 128): (Tiling(32, 128, 8, 2, 16),) * 2,
+    },
+    10: {  # products use a separate memory
+        ("forward", 64): (Tiling(64, 64, 4, 2, 64), Tiling(64, 64, 4, 2, 32)),
+        ("backward_rows", 64): (Tiling(64, 32, 4, 2, 32),) * 2,
+        ("backward_keys", 64): (Tiling(32, 64, 4, 2, 32),) * 2,
+        ("forward", 128): (Tiling(64, 64, 4, 1, 64), Tiling(64, 64, 4, 1, 32)),
+        ("backward_rows", 128): (Tiling(64, 32, 4, 2, 16), Tiling(64, 32, 4, 1, 16)),
+        ("backward_keys", 128): (Tiling(32, 64, 4, 2, 16),) * 2,
+    },
 }
-"""For sm_80 to sm_89 and sm_120, where each warp multiplies by itself."""
-
-_OF_WARP_GROUPS = {
-    ("forward", 64): Tiling(64, 64, 4, 2, 64),
-    ("backward_rows", 64): Tiling(64, 32, 4, 2, 32),
-    ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
-    ("forward", 128): Tiling(64, 64, 4, 2, 64),
-    ("backward_rows", 128): Tiling(64, 32, 4, 2, 16),
-    ("backward_keys", 128): Tiling(32, 128, 8, 2, 16),
-}
-"""For sm_90: the products of whole warp groups need 64 own rows or keys for every four warps."""
-
-_WITH_TENSOR_MEMORY = _OF_WARP_GROUPS | {
-    ("backward_keys", 64): Tiling(32, 64, 4, 2, 32),
-    ("forward", 128): Tiling(64, 64, 4, 1, 64),
-    ("backward_rows", 128): Tiling(64, 32, 4, 2, 16),
-    ("backward_keys", 128): Tiling(32, 64, 4, 2, 16),
-}
-"""For sm_100, whose products use a separate memory."""
-
-_BY_GENERATION = {
-    8: (
-        _OF_WARPS,
-        {
-            ("forward", 64): Tiling(64, 64, 4, 3, 32),
-            ("backward_rows", 64): Tiling(64, 32, 4, 2, 16),
-        },
-    ),
-    9: (
-        _OF_WARP_GROUPS,
-        {
-            ("forward", 64): Tiling(64, 64, 4, 2, 32),
-            ("forward", 128): Tiling(64, 64, 4, 2, 32),
-            ("backward_rows", 128): Tiling(64, 16, 4, 2, 16),
-        },
-    ),
-    10: (
-        _WITH_TENSOR_MEMORY,
-        {
-            ("forward", 64): Tiling(64, 64, 4, 2, 32),
-            ("forward", 128): Tiling(64, 64, 4, 1, 32),
-            ("backward_rows", 128): Tiling(64, 32, 4, 1, 16),
-        },
-    ),
-}
-"""By major compute capability: the tiles, and what differs for written-out labels, whose sums take registers."""
+"""By major compute capability: for labels by distance, and for written-out labels, whose sums take registers."""
 
 ELEMENTS_A_THREAD = 16
 """Elements of a tile of listed pairs per thread. More let fewer programs run at once and slow the final sums."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from relgraph.plan import NOT_ATTENDING, DistanceIds, LabelPlan, Part
+from relgraph.labels.memory import Memory
+from relgraph.plan import DistanceIds, LabelPlan, Part
 
 MAX_BAND = 512
 """The widest band of distances with virtual columns."""
@@ -17,33 +19,20 @@ MAX_BAND = 512
 FAR_LEFT = -(1 << 29)
 """First distance of an empty band: every pair is on its right."""
 
-BEYOND = 1 << 40
-"""A number larger than any distance."""
-
 
 class Virtual(NamedTuple):
     """Columns by distance: 0 left of ``low``, one for each of ``low .. low + width - 1``, and one for the rest.
 
-    ``dead`` says whether pairs of the first and of the last column do not attend. ``columns``, width + 2 of them, are
-    the real columns of the part: an id, R for no label, -2 if pairs do not attend.
+    ``columns``, width + 2 of them, are the real columns of the part: an id, R for no label, -2 if pairs do not attend.
     """
 
     low: int
     width: int
-    dead: tuple[bool, bool]
     columns: tuple[int, ...]
 
-    def stretches(self) -> list[tuple[int, int]]:
-        """The distances that attend, as ``start, stop``."""
-        found: list[tuple[int, int]] = []
-        for at, column in enumerate(self.columns):
-            start = self.low + at - 1 if at else -BEYOND
-            stop = self.low + at if at <= self.width else BEYOND
-            if column != NOT_ATTENDING and found and found[-1][1] == start:
-                found[-1] = (found[-1][0], stop)
-            elif column != NOT_ATTENDING:
-                found.append((start, stop))
-        return found
+    def at(self, distance: Tensor) -> Tensor:
+        """The number of the column of each distance."""
+        return (distance - self.low).clamp(-1, self.width) + 1
 
 
 def is_affine(plan: LabelPlan) -> bool:
@@ -61,8 +50,7 @@ def virtual(part: Part) -> Virtual:
     if len(lookup) == 1:
         first, lookup = FAR_LEFT - 1, (lookup[0],) * 2
     columns = tuple(part.num_labels if label == -1 else label for label in lookup)
-    dead = columns[0] == NOT_ATTENDING, columns[-1] == NOT_ATTENDING
-    return Virtual(first + 1, len(lookup) - 2, dead, columns)
+    return Virtual(first + 1, len(lookup) - 2, columns)
 
 
 def virtual_of(plan: LabelPlan) -> Virtual | None:
@@ -70,3 +58,13 @@ def virtual_of(plan: LabelPlan) -> Virtual | None:
     if torch.compiler.is_compiling():
         return virtual(plan.parts[0]) if is_affine(plan) else None
     return plan.memory.once("virtual", lambda: virtual(plan.parts[0]) if is_affine(plan) else None)
+
+
+_constants = Memory()
+
+
+def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """These values as a tensor; cached, because copying them to a GPU synchronizes."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(values, device=device)
+    return _constants.once((values, device), lambda: torch.tensor(values, device=device))

@@ -102,7 +102,6 @@ class SourceGraph:
             A :class:`~relgraph.interop.python.SourceGraph` of these tokens, numbered from 0.
 
         Raises:
-            TypeError: nodes that are not ints.
             ValueError: nodes that do not ascend or are out of range.
 
         Example:

@@ -84,7 +84,6 @@ def add_relations(
         Which attention modules got relations, and which did not and why.
 
     Raises:
-        TypeError: a model that is not a ``PreTrainedModel``, or an argument of the wrong kind.
         ValueError: a model that has relations already; a layer that it does not have; unknown tables.
         NotImplementedError: a model without self-attention that goes through the interface, or with unknown arguments.
 
@@ -156,7 +155,6 @@ def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTra
         The model, in eval mode.
 
     Raises:
-        TypeError: an object that is not a labeler.
         ValueError: a model without relations, or without the name of its class; relations of a labeler of yours that
             is not given; a labeler with other labels.
 
@@ -194,7 +192,8 @@ def from_pretrained(path: Any, *, labeler: Any = None, **options: Any) -> PreTra
 def restore_relations(model: PreTrainedModel) -> None:
     """Add to a model that is being made the relations of its configuration; those of models within it are there."""
     entry = getattr(model.config, saved.ENTRY, None)
-    if entry is None or _is_decoder_of_two(model):
+    # the decoder of an encoder–decoder is made with a copy of its configuration
+    if entry is None or (getattr(model, "is_decoder", False) and getattr(model.config, "is_encoder_decoder", False)):
         return
     labeler = saved.labeler_of(entry)
     if labeler is None:
@@ -219,11 +218,6 @@ def _lets_only_related_attend(labeler: Any) -> bool:
     return getattr(labeler, "attend", None) in ("edges", "related") or any(
         _lets_only_related_attend(one) for one in within if one is not None
     )
-
-
-def _is_decoder_of_two(model: Any) -> bool:
-    """Whether a model is the decoder of an encoder–decoder, made with a copy of its configuration."""
-    return bool(getattr(model, "is_decoder", False) and getattr(model.config, "is_encoder_decoder", False))
 
 
 def _found(model: nn.Module, layers: Any, tables: Sequence[str], *, strict: bool = True) -> Report:

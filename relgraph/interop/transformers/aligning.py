@@ -51,7 +51,7 @@ def align(
         A graph of the tokens, for several texts a packed batch; or labels of the tokens, one batch row per text.
 
     Raises:
-        TypeError: an encoding of a slow tokenizer, or a graph that is neither a Graph nor Labels.
+        TypeError: an encoding of a slow tokenizer.
         ValueError: pairs of texts with neither ``sequence`` nor ``spans``, more or fewer graphs than texts, a graph
             with more or fewer nodes than the text has words, packed graphs, spans that do not fit the nodes, or another
             choice of ``pieces`` or ``sequence``.
@@ -110,7 +110,7 @@ def _aligned(text: Any, graph: Any, spans: Any, whole: list[Any], pieces: str, s
     numbers = {one for one in text.sequence_ids if one is not None}
     if len(numbers) > 1 and sequence is None and spans is None:
         raise ValueError("sequence must be 0 or 1 for a pair of texts, which of both graph is of, got None")
-    words = torch.tensor(list(_words(text, spans, nodes, sequence)), dtype=torch.long)
+    words = torch.tensor(list(_words(text, spans, nodes, sequence)), dtype=torch.long)  # [tokens]
     found = (one for part in whole or [text] for one in _words(part, None, nodes, sequence))
     count = nodes if spans is not None else 1 + max(found, default=-1)
     if count > nodes or (whole and count < nodes):

@@ -34,7 +34,6 @@ class RelationCollator:
         padding_side: ``"right"`` or ``"left"``; by default that of ``collator.tokenizer``.
 
     Raises:
-        TypeError: a collator or a labeler that cannot be called.
         ValueError: an unknown side.
 
     Example:
@@ -69,8 +68,7 @@ class RelationCollator:
             The batch of the collator, with ``relation_labels``.
 
         Raises:
-            TypeError: features that are no mappings, or an entry of the column that is neither Labels nor what the
-                labeler reads.
+            TypeError: an entry of the column that is neither Labels nor what the labeler reads.
             ValueError: no texts, a text without the column, labels that cannot be in one batch, or labels of more or
                 fewer rows than their text has tokens.
         """

@@ -152,11 +152,9 @@ def one_row(mask: Tensor | None) -> Tensor | None:
     if mask.stride(-2) == 0:
         return mask[..., :1, :]
     first = mask[..., :1, :]
-
-    def is_one_row() -> bool:
-        return torch.equal(mask, first.expand_as(mask))
-
-    found = memory_of([mask]).once("one row", lambda: first.clone() if is_one_row() else None)
+    found = memory_of([mask]).once(
+        "one row", lambda: first.clone() if torch.equal(mask, first.expand_as(mask)) else None
+    )
     return mask if found is None else found
 
 

@@ -88,7 +88,7 @@ def attention(
         score=None if softcap is None else Softcap(softcap), sink=given.get(SINKS),
         row_sinks=None if sinks is None else sinks.squeeze(-1), **tables,
     )  # fmt: skip
-    return output.unflatten(-1, (query.shape[1], -1)), weights
+    return output.unflatten(-1, (query.shape[1], -1)), weights  # [B, N_q, H, D_v] from [B, N_q, H · D_v]
 
 
 def register() -> None:

@@ -94,7 +94,7 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
         Which modules were patched, and which attention modules were not and why.
 
     Raises:
-        TypeError: a model that is not a module, or ``families`` that are one string.
+        TypeError: ``families`` that are one string.
         ValueError: an unknown family or ``impl``; or a model without any module that can be patched, which then does
             not change.
 
@@ -141,9 +141,6 @@ def report(model: nn.Module) -> Report:
         ``"relgraph"`` by name, with the family of their tables, ``"relations"`` if
         :func:`~relgraph.interop.transformers.add_relations` gave them some, or ``"interface"``; and all others.
 
-    Raises:
-        TypeError: a model that is not a module.
-
     Example:
         >>> from transformers import T5Config, T5EncoderModel
         >>> rg.interop.transformers.register()
@@ -178,9 +175,6 @@ def unpatch(model: nn.Module) -> int:
 
     Returns:
         How many attention modules relgraph computed.
-
-    Raises:
-        TypeError: a model that is not a module.
 
     Example:
         >>> from transformers import T5Config, T5EncoderModel

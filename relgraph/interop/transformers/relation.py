@@ -34,13 +34,12 @@ class Relation(nn.Module):
     Args:
         labeler: the labeler of the tables. One that reads lengths, such as :class:`~relgraph.ClippedDistance`, labels
             each call; for all others the model gets ``relation_labels=``.
-        dim: D, the size of a head.
+        dim: D, the size of each head.
         heads: H, needed only with ``per_head``.
         kinds: which tables there are, as in :class:`~relgraph.RelationTables`.
         per_head: whether each head has its own rows.
 
     Raises:
-        TypeError: not a labeler, and the errors of :class:`~relgraph.RelationTables`.
         ValueError: a labeler without labels, and the errors of :class:`~relgraph.RelationTables`.
 
     Example:
@@ -87,7 +86,6 @@ class Relation(nn.Module):
             module: a module of transformers that looks up its attention by name.
 
         Raises:
-            TypeError: not a module.
             NotImplementedError: a query table for rotary positions, or a turn of the query that cannot be undone.
         """
         if not isinstance(module, nn.Module):
@@ -116,7 +114,6 @@ class Relation(nn.Module):
             The labels, of at most N_k keys, and the tables in the dtype of ``query``.
 
         Raises:
-            TypeError: labels that are not Labels.
             ValueError: no labels for a labeler that does not label lengths, or labels of other queries.
         """
         tables: dict[str, Any] = {name: _cast(table, query.dtype) for name, table in self.tables().items()}

@@ -26,7 +26,7 @@ def output_of(module: nn.Module) -> str | None:
 
 
 def head_size_of(module: Any) -> int:
-    """D, the width of a head."""
+    """D, the width of each head."""
     return next(getattr(module, name) for name in HEAD_SIZES if hasattr(module, name))
 
 

@@ -44,7 +44,6 @@ class EdgeType(GraphLabeler):
             before ``self``, so an inverse is never first between two nodes with an edge each way.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: a negative number of types or more than 2^20, an unknown choice, or repeated names.
 
     Example:

@@ -82,7 +82,6 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
         ``paths[ids]`` equals ``sequences``.
 
     Raises:
-        TypeError: ``sequences`` is not a tensor.
         ValueError: a wrong shape or dtype, an entry below -1, or a tensor on the device ``meta``.
 
     Example:
@@ -109,7 +108,7 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
             known = unique.shape[0]
         ids, known = ids * base + entries[:, column] + 1, known * base
     unique, ids = ids.unique(return_inverse=True)
-    first = sequences.new_zeros(unique.shape[0]).scatter(0, ids, torch.arange(count, device=ids.device))
+    first = sequences.new_zeros(unique.shape[0]).scatter(0, ids, torch.arange(count, device=ids.device))  # [U]
     return ids, sequences[first]
 
 

@@ -115,7 +115,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
     if source.numel() == 0:
         return lengths
     source, target = (ends[target.argsort(stable=True)] for ends in (source, target))
-    degree = torch.bincount(target, minlength=graph.num_nodes)
+    degree = torch.bincount(target, minlength=graph.num_nodes)  # [N]
     entered = degree.nonzero()[:, 0]  # only a node with an incoming edge can be reached
     begin = degree.cumsum(0) - degree
     rounds = _merge_rounds(torch.arange(target.shape[0], device=graph.device) - begin[target], degree[target])
@@ -125,10 +125,10 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
     for hop in count(1):
         if max_distance is not None and hop > max_distance:
             break
-        passed = reached[source]
+        passed = reached[source]  # [E, words of 64 keys]
         for into, other in rounds:
             passed[into] |= passed[other]
-        fresh = passed[begin[entered]] & ~reached[entered]
+        fresh = passed[begin[entered]] & ~reached[entered]  # [entered, words]
         query, word = fresh.nonzero(as_tuple=True)
         if query.numel() == 0:
             break

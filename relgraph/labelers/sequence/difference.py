@@ -37,7 +37,6 @@ class ByDifference(Labeler):
             ``[R, ...]``, or the shape that ``table`` has; ``table`` itself if its rows are in this labeler's order.
 
         Raises:
-            TypeError: an argument of the wrong type.
             ValueError: a table that is not floating or has another number of rows, an unknown order, a dimension that
                 the table does not have, or labels that a table in that order has no rows for, such as those of buckets
                 on one side only.

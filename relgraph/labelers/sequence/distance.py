@@ -96,7 +96,6 @@ class DistanceLabeler(ByDifference):
             Distance labels; id r is called ``names[r]``.
 
         Raises:
-            TypeError: a length or offset that is not an int, or borders that are not a tensor.
             ValueError: a negative length, borders that do not fit the lengths, offsets that are floats or not one per
                 graph, or another argument with a graph.
         """
@@ -137,7 +136,6 @@ class DistanceLabeler(ByDifference):
             ``k_positions[j] - q_positions[i]``.
 
         Raises:
-            TypeError: positions that are not a tensor.
             ValueError: positions of a wrong rank, dtype, device or batch size, or beyond ±2³¹; more than 2^24 of them.
 
         Example:

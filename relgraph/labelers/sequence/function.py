@@ -40,7 +40,6 @@ class FromFunction(Labeler):
         names: R different names; the numbers by default.
 
     Raises:
-        TypeError: ``fn`` is not callable, ``num_labels`` not an int, or a name not a string.
         ValueError: ``num_labels`` is negative or more than 2^20, or names are repeated or not R.
 
     Example:
@@ -97,7 +96,6 @@ class FromFunction(Labeler):
             function. Id r is called ``names[r]``.
 
         Raises:
-            TypeError: a length or offset that is not an int, or ``fn`` did not return a tensor.
             ValueError: a negative length, more than 2^24 queries or keys, another argument with a graph, or ``fn``
                 returned a wrong dtype, a shape that does not broadcast, bools if R is not 2, or ids out of range. Of
                 more than 2^20 pairs, the first rows are checked here and the others when they are attended.
@@ -119,7 +117,7 @@ class FromFunction(Labeler):
         device = q_offset.device if isinstance(q_offset, Tensor) else None
         i, j = torch.arange(q_len, device=device), torch.arange(k_len, device=device)
         if isinstance(q_offset, Tensor) and q_offset.dim() == 1:
-            i = i + q_offset[:, None]
+            i = i + q_offset[:, None]  # [B, N_q]
         elif q_offset is not None:
             i = i + q_offset
         return by_function(fn, (i,), (j,), self.num_labels)

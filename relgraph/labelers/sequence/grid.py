@@ -80,7 +80,6 @@ class GridLabeler(ByDifference):
             before both.
 
         Raises:
-            TypeError: positions that are not a tensor.
             ValueError: positions of a wrong rank, shape, dtype, device or batch size, or beyond ±2³¹; more than 2^24 of
                 them; distances beyond the clips if these must hold them.
 

@@ -67,7 +67,6 @@ class Segments(Labeler):
             Dense labels; id ``a · num_segments + b`` is called ``"a→b"``, query's segment first.
 
         Raises:
-            TypeError: segments that are not a tensor.
             ValueError: segments of a wrong rank, dtype, device or batch size, or out of range; more than 2^32 pairs.
         """
         query = self._checked("segments", segments)

@@ -74,7 +74,6 @@ class TreePaths(GraphPaths):
             at its end with -1.
 
         Raises:
-            TypeError: ``graph`` is not a Graph.
             ValueError: a node with two parents, a cycle, or several roots in a graph; edge types out of range, or
                 missing if there are several.
         """

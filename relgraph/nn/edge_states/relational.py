@@ -36,7 +36,7 @@ class RelationalEdges(nn.Module):
     Args:
         edge_dim: F, the width of a state.
         heads: H.
-        head_dim: C, the size of a head.
+        head_dim: C, the size of each head.
         width: the width of the new nodes, H · C by default.
         hidden: the width of the rows of W_1 and W_3, 2F by default.
         device: device of the parameters.
@@ -154,18 +154,16 @@ def check_edge_update(
     given: Any, edge_dim: int | None, heads: int, head_dim: int, width: int, place: dict[str, Any] | None = None
 ) -> RelationalEdges | None:
     """The edge states that ``edge_update`` asks for, or None; ``width`` is that of the new nodes."""
-    if given is False:
+    if given is None:
         return None
-    if not isinstance(given, (bool, str, RelationalEdges)):
-        raise TypeError(
-            f"edge_update must be a bool, 'relational' or rg.nn.RelationalEdges, got {type(given).__name__}"
-        )
     if isinstance(given, str):
         check.choice("edge_update", given, ("relational",))
+    elif not isinstance(given, RelationalEdges):
+        raise TypeError(f"edge_update must be 'relational' or rg.nn.RelationalEdges, got {type(given).__name__}")
     if edge_dim is None:
         raise ValueError("edge_dim must be given with edge_update, got None")
     sizes = {"edge_dim": edge_dim, "heads": heads, "head_dim": head_dim, "width": width}
-    if not isinstance(given, RelationalEdges):
+    if isinstance(given, str):
         return RelationalEdges(**sizes, **(place or {}))
     for name, size in sizes.items():
         if getattr(given, name) != size:

@@ -42,7 +42,7 @@ def learned(some):
     torch.set_default_dtype(torch.float64)
     found = []
     for _ in range(UPDATES):
-        tokens = some.update()[0]
+        tokens = some.update()
         found.append((tokens, *some.take_window()))
     found.append(some.validate())
     torch.set_default_dtype(torch.float32)
@@ -55,7 +55,7 @@ def train(data, run, steps, rank=0, world=1, **settings):
     some = build(data, run, rank, world, steps=steps, **{**WRITTEN, **settings})
     torch.set_default_dtype(torch.float64)
     begun = some.position.step
-    some.train(quiet=True)
+    some.train()
     torch.set_default_dtype(torch.float32)
     return begun
 

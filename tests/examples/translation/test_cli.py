@@ -1,5 +1,6 @@
 """Tests the command line of the translation example: its presets, its errors, and its measure of speed."""
 
+import json
 import re
 
 import pytest
@@ -10,7 +11,7 @@ import relgraph as rg
 pytest.importorskip("sacrebleu")
 pytest.importorskip("tokenizers")
 
-from examples.translation import cli, files, speed
+from examples.translation import cli, speed
 from examples.translation.model import Translator
 from examples.translation.settings import PRESETS, ModelSettings
 from tests.examples.translation.cases import train
@@ -25,7 +26,7 @@ def test_a_preset_is_the_librarys_and_gives_way_to_options(data, tmp_path):
         dropout = [{m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} for model in (ours, theirs)]
         assert (shapes[0], dropout[0], ours.nhead) == (shapes[1], dropout[1], theirs.nhead)
     assert train(data, tmp_path, "--preset", "base", steps=1) == 0
-    model = files.load_json(tmp_path / "config.json")["model"]
+    model = json.loads((tmp_path / "results.json").read_text())["config"]["model"]
     assert (model["width"], model["layers"], model["hidden"], model["per_head"]) == (16, 1, 32, True)
 
 
@@ -34,7 +35,7 @@ def test_a_file_that_is_not_there_is_named(data, tmp_path, capsys):
     for command, missing in (
         (["train", nothing, tmp_path / "run"], nothing / "vocabulary.json"),
         (["prepare", tmp_path / "out", "--train", nothing], nothing),
-        (["evaluate", nothing, tmp_path / "other"], tmp_path / "other"),
+        (["translate", nothing], nothing / "model.pt"),
     ):
         assert cli.main(list(map(str, command))) == 2
         assert capsys.readouterr().err == f"error: {missing} does not exist\n"

@@ -46,6 +46,6 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(data, world, tmp_path):
         torch.testing.assert_close(losses(run, "train", name), losses(unbroken, "train", name), rtol=1e-7, atol=0)
     # every part of a run measures validation at its end
     torch.testing.assert_close(losses(run, "valid")[-1], losses(unbroken, "valid")[-1], rtol=1e-7, atol=0)
-    ends = [torch.load(path / f"step-{STEPS:08d}.pt", weights_only=True)["model"] for path in (run, unbroken)]
+    ends = [torch.load(path / f"step-{STEPS:08d}.pt", weights_only=True) for path in (run, unbroken)]
     torch.testing.assert_close(*ends, **MODEL)
     assert not list(run.rglob("*.partial"))

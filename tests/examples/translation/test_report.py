@@ -1,4 +1,4 @@
-"""The report of a sweep: its figures follow from the logs, and its own results give it again."""
+"""The report of some runs: its figures follow from their records, and its own results give it again."""
 
 import json
 import math
@@ -15,218 +15,212 @@ pytest.importorskip("tokenizers")
 
 from scipy import stats
 
-from examples.translation import cli, report
+from examples.translation import cli, pictures
+from examples.translation.bootstrap import corpus_bleu, sentence_statistics
 from examples.translation.model import Translator
-from examples.translation.report.bootstrap import corpus_bleu, sentence_statistics
 from examples.translation.settings import ModelSettings, TrainingSettings
-from examples.translation.sweep import DISTANCES, _checkpoints, models
 from tests.examples.translation.cases import ROOT, TINY
 
 TESTS = ("test", "test-11-13", "test-14-17", "test-18-24")
-VARIANTS = {model.name: model.options for model in models()}
+REFERENCES = ("a red dog sees the cat", "the house is old and blue", "a child likes the new ball here", "yes") * 5
+ROWS = {
+    "none": {"positions": "none"},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "sinusoidal, shifted": {"positions": "shifted"},
+    "relative, k = 4": {"max_distance": 4},
+    "relative, k = 16": {},
+    "relative, k = 16, value table only": {"key_table": False},
+    "relative, k = 16, tables per head": {"per_head": True},
+    "both, k = 16": {"positions": "both"},
+    "base: sinusoidal": {"positions": "sinusoidal", "width": 128, "hidden": 256, "layers": 2},
+    "base: relative, k = 16": {"width": 128, "hidden": 256, "layers": 2, "per_head": True},
+    "depth 1: relative, k = 1": {"max_distance": 1, "width": 128, "hidden": 512},
+    "depth 1: relative, k = 16": {"width": 128, "hidden": 512},
+}
 
 
-def write_run(folder, name, seed=0, bleu=20.0, nll=1.5):
-    """A finished run of a model of the sweep, with figures made up from ``bleu`` and ``nll``."""
-    options = cli._parser().parse_args(["train", "data", "run", *VARIANTS[name]])
-    sizes = {"base": {"layers": 1}, "big": {"layers": 1}, "depth": {}}.get(name.split("-")[0], TINY)
-    model = ModelSettings(**{**cli._given(options, ModelSettings), **sizes})
-    training = TrainingSettings(**{**cli._given(options, TrainingSettings), "steps": 300, "seed": seed})
-    run = folder / f"{name}-seed{seed}"
-    run.mkdir(parents=True)
-    config = {"model": asdict(model), "training": asdict(training), "vocabulary": 4000, "pairs": 123456}
-    config |= {"device": "cpu", "parameters": 1234567, "versions": {"python": "3.11.7", "torch": "2.13.0"}}
-    (run / "config.json").write_text(json.dumps(config))
+def wrong(place, seed):
+    """How many sentences a run translates wrongly: fewer in later rows."""
+    return 15 - place + seed
+
+
+def write_run(folder, place, seed, **training):
+    """A finished run of a row, with the translations of its seed; figures of longer sentences are made up."""
+    settings = ModelSettings(**{**TINY, **[*ROWS.values()][place]})
+    lines = ["a dog sees a cat or so"] * wrong(place, seed) + [*REFERENCES[wrong(place, seed) :]]
+    statistics = sentence_statistics(lines, REFERENCES)
+    nll = 2 - 0.05 * place + 0.01 * seed
     tests = {
         test: {
-            "sentences": 1500,
-            "tokens": 15000 + place,
-            "nll": nll + 0.3 * place,
-            "perplexity": math.exp(nll + 0.3 * place),
-            "bleu": bleu - 2 * place,
-            "chrf": bleu + 20 - place,
+            "sentences": 20,
+            "tokens": 150,
+            "perplexity": math.exp(nll + 0.3 * number),
+            "bleu": corpus_bleu(statistics.sum(0).tolist()) - 2 * number,
+            "chrf": 40.0,
             "signature": "nrefs:1|version:2.6.0",
         }
-        for place, test in enumerate(TESTS)
+        for number, test in enumerate(TESTS)
     }
-    results = {"averaged_steps": [200, 300], "search": {"beam": 4, "length_penalty": 0.6}, "tests": tests}
+    run = folder / f"{place}-seed{seed}"
+    run.mkdir(parents=True)
+    chosen = asdict(TrainingSettings(steps=300, seed=seed, **training))
+    config = {"model": asdict(settings), "training": chosen, "parameters": 1234567}
+    results = {"config": config, "averaged_steps": [200, 300], "search": {"beam": 4}, "tests": tests}
     (run / "results.json").write_text(json.dumps(results))
-    rows = ["step,split,loss,nll,learning_rate,tokens_per_second,seconds"]
+    rows = ["step,split,loss,nll,learning_rate,tokens_per_second"]
     for step, value in {100: nll + 2, 200: nll + 1, 300: nll}.items():
-        rows += [f"{step},train,3.5,,0.001,{1000 + step + seed},9.5", f"{step},valid,,{value},,,"]
+        rows += [f"{step},train,3.5,3.25,0.001,1000", f"{step},valid,,{value},,"]
     (run / "metrics.csv").write_text("\n".join(rows) + "\n")
-    if sizes is TINY and model.positions in ("relative", "both") and model.key_table and model.value_table:
+    torch.save(dict.fromkeys(TESTS, statistics), run / "statistics.pt")
+    if [*ROWS][place] == "relative, k = 16":
         torch.manual_seed(seed)
-        torch.save({"model": Translator(model, 300).state_dict()}, run / "average.pt")
+        vocabulary = json.dumps({"model": {"type": "BPE", "vocab": {}, "merges": []}})
+        state = Translator(settings, 3).state_dict()
+        torch.save({"model": state, "settings": asdict(settings), "vocabulary": vocabulary}, run / "model.pt")
 
 
-def bleu_of(place, seed):
-    """BLEU of a run of the sweep: by its model's place, with a share of the seed and some noise."""
-    return 20 + 2 * place + 0.25 * seed**2 + 0.05 * (3 * place * seed % 4)
+def report_on(runs, out):
+    """Write a report and return its text, record and tables."""
+    assert cli.main(["report", str(runs), "--out", str(out)]) == 0
+    text = (out / "report.md").read_text()
+    sections = dict(part.split("\n", 1) for part in text.split("## ")[1:])
+    lines = {
+        title: [line.split(" | ") for line in re.findall(r"^\| (.*) \|$", section, re.MULTILINE)]
+        for title, section in sections.items()
+    }
+    return text, json.loads((out / "results.json").read_text()), lines
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Three seeds of every model."""
-    folder = tmp_path_factory.mktemp("sweep") / "runs"
+    """Three seeds of every row."""
+    folder = tmp_path_factory.mktemp("runs")
     for seed in range(3):
-        for place, name in enumerate(VARIANTS):
-            write_run(folder, name, seed, bleu=bleu_of(place, seed), nll=2 - 0.05 * place + 0.01 * seed)
+        for place in range(len(ROWS)):
+            write_run(folder, place, seed)
     return folder
 
 
 @pytest.fixture(scope="module")
-def written(runs):
-    """The folder of the report on the whole sweep, without pictures."""
-    return report_on(runs, runs.parent / "report")
-
-
-def report_on(runs, out, *more):
-    """Write a report without pictures and return its folder."""
+def written(runs, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "pictures_of", lambda _: {})
-        assert cli.main(["report", str(runs), "--out", str(out), *map(str, more)]) == 0
-    return out
+        patch.setattr("examples.translation.report.resampled_bleu", few)
+        return report_on(runs, tmp_path_factory.mktemp("report"))
+
+
+def few(statistics):
+    """The resamples of the report, but fewer."""
+    from examples.translation.bootstrap import resampled_bleu
+
+    return resampled_bleu(statistics, 200)
 
 
 def _tables(text):
     return re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
 
 
-def test_the_published_tables_follow_from_their_results(tmp_path):
+def test_the_published_tables_follow_from_their_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "draw", lambda *_: [])
     docs, tables = ROOT / "docs", {}
     for name in ("results", "french"):
-        report_on(docs / "images" / "translation" / f"{name}.json", tmp_path / name)
-        tables[name] = _tables((tmp_path / name / "tables.md").read_text())
+        text, *_ = report_on(docs / "images" / "translation" / f"{name}.json", tmp_path / name)
+        tables[name] = _tables(text)
     before, rest = (docs / "paper.md").read_text().split("## English to French\n")
     french, after = rest.split("\n## ", 1)
     other = ("| depth, k", "| positions | up to 26", "| row | over")  # the tables of copying and SCAN
     assert [table for table in _tables(before + after) if not table.startswith(other)] == tables["results"]
-    positions, *_, differences = tables["french"]
+    positions, *_, differences, _ = tables["french"]
     assert _tables(french) == [positions, differences]
 
 
-def _rows(folder, section):
-    """The cells of the table of a section, by the first cell of their row."""
-    return {first: cells for first, *cells in _lines(folder, section)}
-
-
-def _lines(folder, section):
-    text = (folder / "tables.md").read_text().split(f"## {section}\n")[1].split("\n## ")[0]
-    return [line.split(" | ") for line in re.findall(r"^\| (.*) \|$", text, re.MULTILINE)]
-
-
-def _shown(values, form="{:.2f}"):
-    return f"{form.format(mean(values))} ± {form.format(stdev(values))}"
+def _shown(values):
+    return f"{mean(values):.2f} ± {stdev(values):.2f}"
 
 
 def test_figures_are_means_and_sample_deviations_of_the_seeds(written):
-    place = list(VARIANTS).index("relative-16")
-    bleus = [bleu_of(place, seed) for seed in range(3)]
-    chrf, perplexity = [bleu + 20 for bleu in bleus], [math.exp(2 - 0.05 * place + 0.01 * seed) for seed in range(3)]
-    assert _shown(bleus) == "24.45 ± 0.51"
-    compared = _rows(written, "Positions")
-    names = ["none", "sinusoidal", "sinusoidal, shifted", "learned", "rotary", "ALiBi", "relative, k = 16"]
-    assert list(compared) == ["positions", "---", *names, "relative, k = 16, tables per head", "both, k = 16"]
-    shown = [_shown(bleus), _shown(chrf), _shown(perplexity), "1,234,567", "3"]
-    assert compared["relative, k = 16"] == shown
-    distances = _rows(written, "Clipping distance")
-    assert list(distances) == ["k", "---", *("8 (ours)" if k == 8 else str(k) for k in DISTANCES)]
-    assert distances["16"] == ["25.8", shown[0], shown[2], "3"]
-    assert distances["8 (ours)"][0] == "–"
-    assert _rows(written, "Models shaped like base and big").keys() == {"shape", "---", "base", "big"}
-    depths = _lines(written, "Depth and clipping distance")[2:]
-    assert [cells[:2] for cells in depths] == [[layers, k] for layers in "113" for k in ("1", "4", "16")]
-    assert depths[2][2:4] == distances["16"][1:3]  # here models of the usual size have one layer
-    longer = {measure: _rows(written, f"Longer sentences: {measure}") for measure in ("perplexity", "BLEU")}
-    assert longer["BLEU"]["none"][1] == _shown([bleu_of(0, seed) - 2 for seed in range(3)])
-    for rows in longer.values():
-        assert {name for name, cells in rows.items() for cell in cells if "**" in cell} == {"both, k = 16"}
-        assert all("**" in cell for cell in rows["both, k = 16"][:4])
-    late = _rows(written, "Change of the validation loss in the last fifth of training")
-    assert late["none"] == ["**−1.000** [−1.000, −1.000]", "3"]
-    changes = _rows(written, "Perplexity of the longest sentences by clipping distance")
-    assert changes["0"][1] == ""
+    _, record, tables = written
+    runs = {run["name"]: run for run in record["runs"]}
+    place = [*ROWS].index("relative, k = 16")
+
+    def shown(place, measure, test="test"):
+        return _shown([runs[f"{place}-seed{seed}"]["tests"][test][measure] for seed in range(3)])
+
+    positions = {first: cells for first, *cells in tables["Positions"]}
+    assert list(positions)[2:] == [
+        "none", "sinusoidal", "sinusoidal, shifted", "relative, k = 16", "relative, k = 16, tables per head",
+        "both, k = 16",
+    ]  # fmt: skip
+    cells = [shown(place, "bleu"), "40.00 ± 0.00", shown(place, "perplexity"), "1,234,567", "3"]
+    assert positions["relative, k = 16"] == cells
+    assert [row[0] for row in tables["Clipping distance"][2:]] == ["4", "16"]
+    assert tables["Clipping distance"][3] == ["16", "25.8", cells[0], cells[2], "3"]
+    shapes = tables["Models shaped like base and big"][2:]
+    assert [row[:3] for row in shapes] == [["base", "sinusoidal", "26.5"], ["base", "relative, k = 16", "26.8"]]
+    assert [row[:2] for row in tables["Depth and clipping distance"][2:]] == [
+        ["1", "1"],
+        ["1", "16"],
+        ["2", "4"],
+        ["2", "16"],
+    ]
+    assert [row[:3] for row in tables["Key and value tables"][2:]] == [
+        ["yes", "yes", "25.8"], ["no", "yes", "25.3"], ["no", "no", "12.5"],
+    ]  # fmt: skip
+    for measure in ("perplexity", "BLEU"):
+        longer = {first: cells for first, *cells in tables[f"Longer sentences: {measure}"]}
+        assert longer["positions"] == ["trained lengths", "11–13 words", "14–17 words", "18–24 words", "seeds"]
+        assert longer["none"][3] == shown(0, measure.lower(), "test-18-24")
+    late = tables["Change of the validation loss in the last fifth of training"]
+    assert late[2] == ["none", "**−1.000** [−1.000, −1.000]", "3"]
+    changes = tables["Perplexity of the longest sentences by clipping distance"]
     fall = mean(math.exp(2.9 + 0.01 * seed) * (math.exp(-0.15) - math.exp(-0.2)) for seed in range(3))
-    assert changes["1"][1].startswith(f"**−{fall:.2f}**")
+    assert [row[0] for row in changes[2:]] == ["4", "16"]
+    assert changes[3][2].startswith(f"**−{fall:.2f}**")
 
 
-def test_differences_have_the_t_intervals_of_the_seeds(written):
-    text, places = (
-        (written / "tables.md").read_text(),
-        [list(VARIANTS).index(name) for name in ("both-16", "relative-16")],
+def test_differences_are_paired_by_seeds_and_bootstrapped(written, tmp_path):
+    text, record, tables = written
+    claim = {"one": "relative, k = 16", "other": "sinusoidal", "test": "test"}
+    (found,) = [one for one in record["bootstrap"] if claim.items() <= one.items()]
+    perplexities, bleus = (
+        [
+            [run["tests"]["test"][measure] for run in record["runs"] if run["name"].startswith(f"{place}-")]
+            for place in map([*ROWS].index, (claim["one"], claim["other"]))
+        ]
+        for measure in ("perplexity", "bleu")
     )
-    differences = [bleu_of(places[0], seed) - bleu_of(places[1], seed) for seed in range(3)]
+    assert found["value"] == pytest.approx(mean(bleus[0]) - mean(bleus[1]))
+    assert 0 < found["low"] < found["value"] < found["high"]
+    differences = [one - other for one, other in zip(*perplexities, strict=True)]
     half = stats.t.ppf(0.975, 2) * stdev(differences) / math.sqrt(3)
     gain = mean(differences)
-    shown = f"**+{gain:.2f}** [+{gain - half:.2f}, +{gain + half:.2f}] †"
-    wanted = f"| both, k = 16 | relative, k = 16 | trained lengths | 3 | {shown} | < 0.001 | "
-    (line,) = (line for line in text.splitlines() if line.startswith(wanted))
-    assert half > 0.01
-    assert line.endswith("| better |")
-    assert "| big: relative, k = 8 | sinusoidal | trained lengths | 3 | **+2.0" in text
-
-
-def test_a_shape_keeps_checkpoints_a_hundredth_of_the_training_apart():
-    of = {model.name: model for model in models()}
-    assert _checkpoints(of["none"], ["--steps", "2500"]) == ([], [])
-    assert _checkpoints(of["base-sinusoidal"], ["--steps", "2500"]) == ([], ["--last", "1"])
-    big = of["big-sinusoidal"]
-    assert _checkpoints(big, ["--steps=2500"]) == (["--save-every", "25", "--keep", "20"], ["--last", "20"])
-    assert _checkpoints(big, ["--steps", "6", "--warm-up", "2"])[1] == ["--last", "6"]
-    assert _checkpoints(big, [])[0] == ["--save-every", "1000", "--keep", "20"]
-
-
-class TestBootstrap:
-    """Intervals of BLEU from the translations, with the references of the data."""
-
-    REFERENCES = ("a red dog sees the cat", "the house is old and blue", "a child likes the new ball here", "yes") * 5
-
-    def _write(self, folder, name, seed, wrong):
-        """A run that translates so many of the sentences wrongly, with its translations."""
-        lines = [*("a dog sees a cat or so" for _ in range(wrong)), *self.REFERENCES[wrong:]]
-        bleu = corpus_bleu(sentence_statistics(lines, self.REFERENCES).sum(0).tolist())
-        write_run(folder / "runs", name, seed, bleu=bleu)
-        run = folder / "runs" / f"{name}-seed{seed}"
-        results = json.loads((run / "results.json").read_text())
-        results["tests"] = {"test": results["tests"]["test"]}
-        (run / "results.json").write_text(json.dumps(results))
-        (run / "test.translated.txt").write_text("".join(f"{line}\n" for line in lines))
-        return bleu
-
-    @pytest.fixture
-    def folder(self, tmp_path):
-        self.bleus = [self._write(tmp_path, "sinusoidal", seed, 8 + seed) for seed in range(2)]
-        self.bleus += [self._write(tmp_path, "relative-16", seed, 3 + seed) for seed in range(2)]
-        (tmp_path / "data").mkdir()
-        (tmp_path / "data" / "test.tsv").write_text("".join(f"x\t{line}\n" for line in self.REFERENCES))
-        return tmp_path
-
-    def test_it_is_stored_and_shown(self, folder):
-        out = report_on(folder / "runs", folder / "out", "--data", folder / "data")
-        (found,) = json.loads((out / "results.json").read_text())["bootstrap"]
-        assert (found["one"], found["other"], found["test"]) == ("relative, k = 16", "sinusoidal", "test")
-        assert found["value"] == pytest.approx(mean(self.bleus[2:]) - mean(self.bleus[:2]))
-        assert (found["seeds"], found["kept"]) == (2, [2, 2])
-        assert 0 < found["low"] < found["value"] < found["high"]
-        shown = f"**+{found['value']:.2f}** [+{found['low']:.2f}, +{found['high']:.2f}] |"
-        assert shown in (out / "tables.md").read_text()
-        again = report_on(out / "results.json", folder / "again")
-        assert (again / "tables.md").read_text() == (out / "tables.md").read_text()
-
-    def test_references_of_other_tests_are_refused(self, folder, capsys):
-        (folder / "data" / "test.tsv").write_text("x\tyes\n" * 20)
-        arguments = ["report", folder / "runs", "--out", folder / "out", "--data", folder / "data"]
-        assert cli.main(list(map(str, arguments))) == 2
-        assert "test.tsv must be what relative-16-seed0 was measured on, with BLEU" in capsys.readouterr().err
+    line = next(row for row in tables["Differences"] if row[:3] == [claim["one"], claim["other"], "trained lengths"])
+    assert line[3:] == [
+        "3", f"**+{found['value']:.2f}** [+{found['low']:.2f}, +{found['high']:.2f}]", f"{found['p']:.3f}",
+        f"**−{-gain:.2f}** [−{half - gain:.2f}, −{-half - gain:.2f}]", "better",
+    ]  # fmt: skip
+    assert ["base: relative, k = 16", "sinusoidal", "18–24 words"] in [row[:3] for row in tables["Differences"]]
+    assert ["depth 1: relative, k = 1", "relative, k = 16", "trained lengths"] in [
+        row[:3] for row in tables["Differences"]
+    ]
+    # the report's own results give it again; without stored intervals of BLEU they are Student's
+    (tmp_path / "again.json").write_text(json.dumps(record))
+    assert report_on(tmp_path / "again.json", tmp_path / "again")[0] == text
+    (tmp_path / "bare.json").write_text(json.dumps({**record, "bootstrap": []}))
+    (line,) = [
+        row for row in report_on(tmp_path / "bare.json", tmp_path / "bare")[2]["Differences"] if row[:3] == line[:3]
+    ]
+    differences = [one - other for one, other in zip(*bleus, strict=True)]
+    half = stats.t.ppf(0.975, 2) * stdev(differences) / math.sqrt(3)
+    assert line[4].endswith(f"[+{mean(differences) - half:.2f}, +{mean(differences) + half:.2f}] †")
 
 
 def test_results_hold_curves_and_norms_of_the_tables(runs, written):
-    record = json.loads((written / "results.json").read_text())
-    entry = next(entry for entry in record["runs"] if entry["name"] == "relative-16-seed1")
-    nll = 2 - 0.05 * list(VARIANTS).index("relative-16") + 0.01
+    _, record, _ = written
+    place = [*ROWS].index("relative, k = 16")
+    entry = next(entry for entry in record["runs"] if entry["name"] == f"{place}-seed1")
+    nll = 2 - 0.05 * place + 0.01
     assert entry["valid"] == [[100, nll + 2], [200, nll + 1], [300, nll]]
-    states = [torch.load(runs / f"relative-16-seed{seed}" / "average.pt")["model"] for seed in range(3)]
+    states = [torch.load(runs / f"{place}-seed{seed}" / "model.pt")["model"] for seed in range(3)]
     rows = states[1]["transformer.decoder.layers.0.self_attn.tables.value.rows"]
     assert entry["norms"]["decoder.0.value"] == pytest.approx(rows.norm(dim=-1).tolist(), abs=1e-4)
     keys = [state["transformer.encoder.layers.0.self_attn.tables.key.rows"] for state in states]
@@ -234,18 +228,13 @@ def test_results_hold_curves_and_norms_of_the_tables(runs, written):
     assert record["similarity"]["key"][3][20] == pytest.approx(cosine, abs=1e-3)
 
 
-def test_a_part_of_a_sweep_is_reported_with_pictures(tmp_path, capsys):
-    write_run(tmp_path / "runs", "sinusoidal")
-    write_run(tmp_path / "runs", "relative-4")
-    (tmp_path / "runs" / "none-seed3").mkdir()
-    arguments = ["report", str(tmp_path / "runs"), "--out", str(tmp_path)]
-    assert cli.main(arguments) == 0
-    assert capsys.readouterr().err == f"unfinished: {tmp_path / 'runs' / 'none-seed3'}\n"
-    assert _rows(tmp_path, "Positions").keys() == {"positions", "---", "sinusoidal"}
-    shown = "| relative, k = 4 | sinusoidal | 18–24 words | 1 | +0.00 (one seed) |"
-    assert shown in (tmp_path / "tables.md").read_text()
+def test_single_runs_are_shown_with_pictures_and_others_refused(tmp_path, capsys):
+    for row in ("sinusoidal", "relative, k = 4"):
+        write_run(tmp_path / "runs", [*ROWS].index(row), 0)
+    _, _, tables = report_on(tmp_path / "runs", tmp_path)
+    assert [row[0] for row in tables["Positions"][2:]] == ["sinusoidal"]
+    assert "Differences" not in tables
     assert {path.name for path in tmp_path.glob("*.png")} == {"curves.png", "lengths.png"}
-    config = tmp_path / "runs" / "relative-4-seed0" / "config.json"
-    config.write_text(config.read_text().replace('"smoothing": 0.1', '"smoothing": 0.2'))
-    assert cli.main(arguments) == 2
-    assert "sinusoidal-seed0 and relative-4-seed0 differ in ['smoothing']" in capsys.readouterr().err
+    write_run(tmp_path / "runs", 0, 0, smoothing=0.2)
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(tmp_path)]) == 2
+    assert "0-seed0 and 1-seed0 must differ in nothing but positions and seed" in capsys.readouterr().err

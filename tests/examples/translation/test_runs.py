@@ -1,8 +1,7 @@
-"""Tests training runs as real processes: killed, interrupted, several at once, and swept."""
+"""Tests training runs as real processes that are killed."""
 
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 pytest.importorskip("sacrebleu")
 pytest.importorskip("tokenizers")
 
-from examples.translation import checkpoints, cli, files
+from examples.translation.training import saved_models
 from tests.examples.translation.cases import ROOT, assert_same_end, latest, metrics, options
 
 KILLS = 4
@@ -34,18 +33,17 @@ def _none_left():
     STARTED.clear()
 
 
-def start(data, run, launcher=(), **values):
+def start(data, run, **values):
     """Start a training run in a separate process; its output goes to ``run.txt``."""
     train = ["-m", "examples.translation", "train", data, run]
     env = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
         "CUDA_VISIBLE_DEVICES": "",
     }
     with run.with_name(f"{run.name}.txt").open("w") as output:
-        call = list(map(str, [sys.executable, *launcher, *train, *options(**values)]))
+        call = list(map(str, [sys.executable, *train, *options(**values)]))
         STARTED.append(subprocess.Popen(call, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT))
     return STARTED[-1]
 
@@ -94,35 +92,5 @@ def test_killed_again_and_again_it_ends_as_if_never_killed(data, tmp_path):
         assert len(done) - saved[-1] <= SETTINGS["save_every"]
     assert start(data, run, steps=STEPS, **SETTINGS).wait(PATIENCE) == 0
     assert_same_end(run, unbroken)
-    models = [path.name for path in checkpoints.saved_models(unbroken)]
-    assert [path.name for path in checkpoints.saved_models(run)] == models
-
-
-@pytest.mark.slow
-def test_a_sweep_does_what_is_missing_and_tells_of_what_failed(data, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    training = ("--", *options(steps=4, save_every=2, keep=2))
-    sweep = ["sweep", str(data), str(tmp_path / "a"), "--only", "none", "sinusoidal", "--seeds", "1", *training]
-    assert cli.main(sweep) == 0
-    for positions in ("none", "sinusoidal"):
-        run = tmp_path / "a" / f"{positions}-seed0"
-        results, config = (files.load_json(run / f"{name}.json") for name in ("results", "config"))
-        assert results["averaged_steps"] == [2, 4]
-        assert {name: test["sentences"] for name, test in results["tests"].items()} == {"test": 40}
-        assert (config["model"]["positions"], config["training"]["seed"]) == (positions, 0)
-        assert re.search(r"test: perplexity [\d.]+, BLEU", run.with_name(f"{run.name}.txt").read_text())
-    assert cli.main([*sweep[:4], "base-relative-16", *sweep[6:]]) == 0
-    run = tmp_path / "a" / "base-relative-16-seed0"
-    assert files.load_json(run / "results.json")["averaged_steps"] == [4]
-    shaped = files.load_json(run / "config.json")["model"]
-    assert (shaped["width"], shaped["hidden"], shaped["layers"], shaped["per_head"]) == (128, 256, 1, True)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert cli.main(sweep) == 0
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert cli.main([*sweep, "--smoothing", "0.2"]) == 2
-    assert f"error: {tmp_path / 'a'} holds runs with the options [" in capsys.readouterr().err
-    failing = ["sweep", str(data), str(tmp_path / "b"), "--only", "none", "--seeds", "1", *training]
-    assert cli.main([*failing, "--smoothing", "2"]) == 1
-    run = tmp_path / "b" / "none-seed0"
-    assert f"failed: {run}; see {run}.txt" in capsys.readouterr().err
-    assert not run.exists()
+    models = [path.name for path in saved_models(unbroken)]
+    assert [path.name for path in saved_models(run)] == models
