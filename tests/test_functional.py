@@ -42,25 +42,6 @@ def test_shaws_equations_by_hand(impl):
     torch.testing.assert_close(z.flatten(), wanted)
 
 
-@pytest.mark.parametrize("impl", IMPLS)
-def test_packed_equals_each_graph_alone(impl):
-    ptr = torch.tensor([0, 4, 4, 5, 9])
-    q, k, v = (torch.randn(9, 2, 3, dtype=F64) for _ in range(3))
-    tables = [torch.randn(5, 3, dtype=F64) for _ in range(3)]
-    z, aux = rg.relation_attention_with_aux(
-        q, k, v, distance(9, ptr=ptr), *tables, impl=impl, is_causal=True, need_label_mass=True, need_lse=True
-    )
-    assert z.shape == (9, 2, 3)
-    for a, b in zip(ptr.tolist(), ptr.tolist()[1:], strict=False):
-        alone, part = rg.relation_attention_with_aux(
-            *(x[a:b].transpose(0, 1)[None] for x in (q, k, v)), distance(b - a), *tables,
-            impl="reference", is_causal=True, need_label_mass=True, need_lse=True,
-        )  # fmt: skip
-        torch.testing.assert_close(z[a:b], alone[0].transpose(0, 1))
-        torch.testing.assert_close(aux.label_mass[a:b], part.label_mass[0].transpose(0, 1))
-        torch.testing.assert_close(aux.lse[a:b], part.lse[0].T)
-
-
 def test_weights_and_mass():
     q, k, v = qkv()
     labels = KINDS["edges default"](5)
@@ -78,31 +59,6 @@ def test_weights_and_mass():
         *(torch.randn(9, 2, 3) for _ in range(3)), KINDS["distance packed"](9), need_weights=True
     )[1]
     assert packed.weights.shape == (2, 9, 9)
-
-
-@pytest.mark.parametrize("impl", IMPLS)
-def test_permuting_nodes_permutes_outputs(impl):
-    q, k, v = qkv(batch=1)
-    labels, order = KINDS["edges default"](5), torch.randperm(5)
-    tables = [torch.randn(4, 4, dtype=F64) for _ in range(2)]
-    moved = EdgeLabels(order.argsort()[labels.edge_index], labels.ids, 4, q_len=5, default=3)
-    one = rg.relation_attention(q, k, v, labels, *tables, impl=impl)
-    two = rg.relation_attention(*(x[:, :, order] for x in (q, k, v)), moved, *tables, impl=impl)
-    torch.testing.assert_close(one[:, :, order], two)
-
-
-@pytest.mark.parametrize("impl", IMPLS)
-def test_padding_changes_nothing(impl):
-    q, k, v = qkv(batch=1, q_len=4, k_len=4)
-    tables = [torch.randn(5, 4, dtype=F64) for _ in range(2)]
-    alone = rg.relation_attention(q, k, v, distance(4), *tables, impl=impl)
-    pad = torch.full((1, 2, 3, 4), 1e3, dtype=F64)
-    for left in (0, 3, 1):
-        wide = [torch.cat([pad[:, :, :left], x, pad[:, :, left:]], 2) for x in (q, k, v)]
-        mask = torch.zeros(1, 1, 1, 7, dtype=torch.bool)
-        mask[..., left : left + 4] = True
-        got = rg.relation_attention(*wide, distance(7), *tables, attn_mask=mask, impl=impl)
-        torch.testing.assert_close(got[:, :, left : left + 4], alone)
 
 
 @pytest.mark.parametrize("impl", IMPLS)

@@ -1,4 +1,4 @@
-"""Biases of the query (Transformer-XL) in packed graphs, over edges, in compiled code, and refusals; the fuzz checks values."""
+"""Biases of the query (Transformer-XL) beside vectors of edges, in compiled code, and refusals; the fuzz checks values."""
 
 from __future__ import annotations
 
@@ -23,22 +23,6 @@ def inputs(kv_heads: int = H, q_len: int = N) -> list[Tensor]:
 
 def biases(names=BOTH) -> dict[str, Tensor]:
     return {name: leaf(H, D) for name in names}
-
-
-def test_packed_graphs_and_edges_alone():
-    labels = rg.ClippedDistance(2)(N, ptr=torch.tensor([0, 4, N]))
-    q, k, v, table = leaf(N, H, D), leaf(N, H, D), leaf(N, H, D), leaf(5, D)
-    given_ = biases()
-    z = rg.relation_attention(q, k, v, labels, table, **given_)
-    for rows in (slice(0, 4), slice(4, N)):
-        mine = (x[rows].transpose(0, 1)[None] for x in (q, k, v))
-        alone = rg.relation_attention(*mine, rg.ClippedDistance(2)(rows.stop - rows.start), table, **given_)
-        close(z[rows], alone[0].transpose(0, 1))
-    edges = some_edges(N, 5, None)
-    whole = (x.transpose(0, 1)[None] for x in (q, k, v))
-    z = rg.relation_attention(*whole, edges, table, **given_)
-    for impl in ("edges", "native", None):
-        close(rg.edge_attention(q, k, v, edges, table, **given_, impl=impl), z[0].transpose(0, 1))
 
 
 def test_edge_vectors_in_the_value():

@@ -13,6 +13,7 @@ from relgraph.impl.native import build
 from relgraph.impl.native.check import check_tensors
 from relgraph.score import Activation
 from tests.cases import F64
+from tests.counts import counts
 from tests.impl.test_native import problem_of, run_both
 
 pytestmark = pytest.mark.skipif(build.missing() is not None, reason="no compiled kernels")
@@ -163,17 +164,11 @@ def test_memory_grows_with_edges_and_not_with_pairs():
     labels = edges(n)
     given = {name: x.detach().float().requires_grad_() for name, x in inputs(labels, d=d).items()}
     plain = {name: x for name, x in given.items() if not name.startswith("edge")}
-    peaks = []
-    for mine in (plain, given):
-        with torch.profiler.profile(profile_memory=True) as seen:
-            rg.relation_attention(labels=labels, **mine, enable_gqa=True, impl="native").sum().backward()
-        events = seen.profiler.kineto_results.events()
-        sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
-        now = peak = 0
-        for size in sizes:
-            now += size
-            peak = max(peak, now)
-        peaks.append(peak)
+
+    def step(tensors):
+        rg.relation_attention(labels=labels, **tensors, enable_gqa=True, impl="native").sum().backward()
+
+    peaks = [counts(lambda tensors=tensors: step(tensors))["peak bytes"] for tensors in (plain, given)]
     count = len(labels.ids)
     most = 4 * (3 * count * F + 2 * B * H * count + 8 * B * H * n * (d + F))
     assert peaks[1] - peaks[0] < most < 4 * n * count / 3

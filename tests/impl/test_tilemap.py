@@ -218,30 +218,20 @@ LOOKUPS = st.one_of(
 
 @given(
     data=st.data(),
-    q_len=st.integers(0, 30),
-    k_len=st.integers(0, 30),
+    ptrs=st.one_of(packed_borders(), st.tuples(st.integers(0, 30), st.integers(0, 30))),
     lookup=LOOKUPS,
     rows=st.sampled_from((1, *SIZES)),
     keys=st.sampled_from((1, *SIZES)),
 )
-def test_any_lookup(data, q_len, k_len, lookup, rows, keys):
-    left = data.draw(st.integers(0, len(lookup) - 1))
-    offset = draw_offset(data, 2)
-    labels = DistanceLabels(q_len, k_len, lookup=lookup, left=left, num_labels=3, q_offset=offset)
-    causal = draw_offset(data, 2) if data.draw(st.booleans()) else None
-    assert is_affine(lower(labels))
-    check(lower(labels), rows, keys, causal=causal)
-
-
-@given(data=st.data(), ptrs=packed_borders(), lookup=LOOKUPS, rows=st.sampled_from(SIZES), keys=st.sampled_from(SIZES))
-def test_any_packed_lookup(data, ptrs, lookup, rows, keys):
-    q_ptr, k_ptr = ptrs
-    graphs = q_ptr.shape[0] - 1
+def test_any_lookup(data, ptrs, lookup, rows, keys):
+    packed = isinstance(ptrs[0], torch.Tensor)
+    q_len, k_len = (int(ptr[-1]) for ptr in ptrs) if packed else ptrs
+    several = ptrs[0].shape[0] - 1 if packed else 2  # graphs, or batch rows
     labels = DistanceLabels(
-        int(q_ptr[-1]), int(k_ptr[-1]), lookup=lookup, left=data.draw(st.integers(0, len(lookup) - 1)), num_labels=3,
-        q_offset=draw_offset(data, graphs), ptr=k_ptr, q_ptr=q_ptr,
+        q_len, k_len, lookup=lookup, left=data.draw(st.integers(0, len(lookup) - 1)), num_labels=3,
+        q_offset=draw_offset(data, several), **(dict(zip(("q_ptr", "ptr"), ptrs, strict=True)) if packed else {}),
     )  # fmt: skip
-    causal = draw_offset(data, graphs) if data.draw(st.booleans()) else None
+    causal = draw_offset(data, several) if data.draw(st.booleans()) else None
     assert is_affine(lower(labels))
     check(lower(labels), rows, keys, causal=causal)
 

@@ -72,22 +72,17 @@ def check(rule, a, b):
     torch.testing.assert_close(codes(got[:middle]).expand_as(expected[:, :middle]), expected[:, :middle])
 
 
-@pytest.mark.parametrize(("first", "second"), tuple(itertools.product(PADDED, PADDED)))
-@settings(max_examples=10)
-@given(seed=st.integers(0, 10**6), rule=st.sampled_from(sorted(RULES)))
-def test_every_two_kinds(first, second, seed, rule):
-    rng = random.Random(seed)
-    setting = padded_setting(rng)
-    check(rule, make(first, setting, rng, 3), make(second, setting, rng, 4))
+PAIRS = [(*pair, setting) for kinds, setting in ((PADDED, padded_setting), (PACKED, packed_setting))
+         for pair in itertools.product(kinds, kinds)]  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "second"), tuple(itertools.product(PACKED, PACKED)))
+@pytest.mark.parametrize(("first", "second", "setting"), PAIRS)
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10**6), rule=st.sampled_from(sorted(RULES)))
-def test_every_two_packed_kinds(first, second, seed, rule):
+def test_every_two_kinds(first, second, setting, seed, rule):
     rng = random.Random(seed)
-    setting = packed_setting(rng)
-    check(rule, make(first, setting, rng, 3), make(second, setting, rng, 4))
+    shared = setting(rng)
+    check(rule, make(first, shared, rng, 3), make(second, shared, rng, 4))
 
 
 def edges(listed, ids, num_labels, n=4, **options):

@@ -231,36 +231,13 @@ def test_code_of_the_coming_from_pages_is_read_without_scrolling(browser, addres
         assert blocks or page.endswith("index.html")
 
 
-def test_benchmarks_begin_with_results_and_leave_no_cell_empty(browser, address):
+def test_benchmarks_leave_no_cell_empty(browser, address):
     browser.get(f"{address}/benchmarks.html")
-    headings = [heading.text.rstrip("#") for heading in browser.find_elements(By.CSS_SELECTOR, "article h2")]
-    results = ["In short", "Small calls", "Compiled kernels on a CPU", "Graphs by listed edges"]
-    method = ["What is compared", "How it is measured", "Commands"]
-    assert headings[: len(results)] == results
-    assert headings[-len(method) :] == method
     cells = browser.execute_script(
         "return [...document.querySelectorAll('article :is(td, th)')].map((cell) => cell.innerText.trim())"
     )
     assert len(cells) > 500
     assert [cell for cell in cells if not re.search(r"\w", cell) and cell != "×"] == []
-
-
-def test_results_and_home_begin_with_figures(browser, address):
-    browser.get(f"{address}/results.html")
-    cells = [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, "article td")]
-    assert sum("%" in cell for cell in cells) > 10
-    with as_wide_as(browser, 1300):
-        browser.get(f"{address}/index.html")
-        first = browser.find_element(By.CSS_SELECTOR, "article p")
-        assert first.rect["y"] + first.rect["height"] < 500
-        assert re.search(r"0\.\d+ .*times as long", first.text)
-
-
-def test_the_search_finds_a_labeler(browser, address):
-    browser.get(f"{address}/search.html?q=ClippedDistance")
-    found = "#search-results a[href*='relgraph.ClippedDistance.html']"
-    WebDriverWait(browser, 20).until(lambda b: b.find_elements(By.CSS_SELECTOR, found))
-    assert not console(browser)
 
 
 def test_the_search_field_of_a_page_leads_to_results(browser, address):
@@ -273,6 +250,7 @@ def test_the_search_field_of_a_page_leads_to_results(browser, address):
     WebDriverWait(browser, 20).until(lambda b: "search.html" in b.current_url)
     found = WebDriverWait(browser, 20).until(lambda b: b.find_elements(By.CSS_SELECTOR, "#search-results li"))
     assert "ClippedDistance" in found[0].text
+    assert not console(browser)
 
 
 INK = """
