@@ -69,7 +69,10 @@ nitpick_ignore = [  # described with the report that holds them
 show_warning_types = True
 smartquotes = False  # pages have the characters that they mean, and the pass takes a second or two
 highlight_language = "text"  # of `::` blocks; Python is marked as such
-suppress_warnings = ["config.cache"]  # the gallery's functions are no plain values, so that Sphinx cannot keep them
+suppress_warnings = [
+    "config.cache",  # the gallery's functions are no plain values, so that Sphinx cannot keep them
+    "sphinx_gallery.duplicate_filename",  # an experiment has the name of its page, and is no page
+]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
