@@ -84,7 +84,7 @@ class Pointer(nn.Module):
         return (total / times.clamp(min=1)).masked_fill(times == 0, float("-inf"))
 
 
-def train(model, loss_of, batches, steps=60):
+def train(model, loss_of, batches, steps=30):
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     for step in range(steps):
         optimizer.zero_grad()
