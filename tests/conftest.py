@@ -57,6 +57,14 @@ def _kernels_are_there(request):
 
 
 @pytest.fixture
+def threads():
+    """Sets the number of threads and takes it back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def short_panels(monkeypatch):
     """Compiled kernels take keys by panels of 64, where they would take 512: short inputs have several."""
     monkeypatch.setattr(problem, "PANEL", 64)

@@ -167,6 +167,13 @@ class AdditiveConv(nn.Module):
 
 OTHERS = {
     "additive over edges": (AdditiveConv, graph, ({1: NODES}, {1: EDGES}, {0: EDGES})),
+    "a layer with scores and maps": (
+        lambda: rg.RelationAttention(
+            16, 4, labeler=rg.ClippedDistance(3), score=rg.score.Additive.learned(4, 4), value_map=2
+        ),
+        lambda n: (torch.randn(2, n, 16),),
+        ({1: LENGTH},),
+    ),
     "sum": (
         lambda: rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, labeler=SUM), 2),
         lambda n: (torch.randn(2, n, 16),),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import relgraph as rg
 from relgraph.impl.native import build
@@ -62,6 +64,21 @@ def test_weights_and_mass():
 
 
 @pytest.mark.parametrize("impl", IMPLS)
+@given(st.permutations(range(6)).map(torch.tensor), st.permutations(range(5)).map(torch.tensor))
+@settings(max_examples=10)
+def test_relabeling_permutes_tables_and_renumbering_nodes_permutes_outputs(impl, label_at, node_at):
+    """Of edges over a default."""
+    label_of, node_of, pairs, ids = label_at.argsort(), node_at.argsort(), torch.randperm(25)[:8], torch.arange(8) % 6
+    index, inputs = torch.stack([pairs // 5, pairs % 5]), qkv(batch=1)
+    tables = [*(torch.randn(6, 4, dtype=F64) for _ in range(3)), torch.randn(6, dtype=F64)]
+    one = rg.relation_attention(*inputs, EdgeLabels(index, ids, 6, q_len=5, default=5), *tables, impl=impl)
+    moved = EdgeLabels(node_of[index], label_of[ids], 6, q_len=5, default=int(label_of[5]))
+    at = [x[:, :, node_at] for x in inputs]
+    two = rg.relation_attention(*at, moved, *(table[label_at] for table in tables), impl=impl)
+    torch.testing.assert_close(two, one[:, :, node_at])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
 def test_autocast(impl):
     q, k, v = qkv(dtype=torch.float32)
     table = torch.randn(5, 4, requires_grad=True)
@@ -82,20 +99,11 @@ def test_offset_of_the_labels_serves_the_causal_order():
     own = rg.relation_attention(q, k, v, distance(2, 5, q_offset=3), is_causal=True)
     given = rg.relation_attention(q, k, v, None, is_causal=True, q_offset=3)
     torch.testing.assert_close(own, given)
-    nested = EdgeLabels(
-        torch.zeros(2, 0, dtype=torch.long),
-        torch.zeros(0, dtype=torch.long),
-        5,
-        q_len=2,
-        k_len=5,
-        default=distance(2, 5, q_offset=3),
-    )
-    torch.testing.assert_close(rg.relation_attention(q, k, v, nested, is_causal=True), given)
-    summed = SumLabels(DenseLabels(torch.zeros(2, 5, dtype=torch.long), 1), distance(2, 5, q_offset=3))
-    torch.testing.assert_close(rg.relation_attention(q, k, v, summed, is_causal=True), given)
-    torch.testing.assert_close(
-        rg.relation_attention(q, k, v, distance(2, 5, q_offset=3), is_causal=True, q_offset=3), given
-    )
+    nothing, later = torch.zeros(2, 0, dtype=torch.long), distance(2, 5, q_offset=3)
+    nested = EdgeLabels(nothing, nothing[0], 5, q_len=2, k_len=5, default=later)
+    summed = SumLabels(DenseLabels(torch.zeros(2, 5, dtype=torch.long), 1), later)
+    for labels, options in ((nested, {}), (summed, {}), (later, {"q_offset": 3})):
+        torch.testing.assert_close(rg.relation_attention(q, k, v, labels, is_causal=True, **options), given)
 
 
 @pytest.mark.parametrize("impl", IMPLS)
@@ -135,11 +143,7 @@ T = torch.zeros
     ("error", "message", "changes"),
     [
         (ValueError, r"key must have 4 heads like query \(see enable_gqa\), got 2", {"query": T(2, 4, 5, 4)}),
-        (
-            ValueError,
-            "key must have a divisor of the 3 query heads, got 2",
-            {"query": T(2, 3, 5, 4), "enable_gqa": True},
-        ),
+        (ValueError, "key must have a divisor of the 3 query heads, got 2", {"query": T(2, 3, 5, 4), "enable_gqa": True}),
         (ValueError, r"labels must cover \[N_q, N_k\] = \[5, 5\], got \[4, 4\]", {"labels": distance(4)}),
         (ValueError, r"labels must have shape \[N_q, N_k\] = \[5, 5\] or \[2, 5, 5\], got \[5, 4\]", {"labels": T(5, 4).long()}),
         (ValueError, r"labels must lie in \[-1, 5\), got values from 5 to 5", {"labels": T(5, 5).long() + 5}),
@@ -166,13 +170,10 @@ def test_arguments_that_do_not_fit_together(error, message, changes):
 
 
 def test_causal_order_needs_an_offset_where_lengths_differ():
-    q, k, v = qkv(q_len=2, k_len=5)
-    with pytest.raises(
-        ValueError, match=r"q_offset must be given with is_causal when queries and keys differ in length \(2 and 5\)"
-    ):
-        rg.relation_attention(q, k, v, distance(2, 5), torch.zeros(5, 4, dtype=F64), is_causal=True)
-    with pytest.raises(ValueError, match="q_offset must be given"):
-        rg.relation_attention(q, k, v, None, is_causal=True)
+    table = torch.zeros(5, 4, dtype=F64)
+    for labels in (distance(2, 5), None):
+        with pytest.raises(ValueError, match=r"q_offset .* with is_causal when .* differ in length \(2 and 5\)"):
+            rg.relation_attention(*qkv(q_len=2, k_len=5), labels, table if labels else None, is_causal=True)
 
 
 def test_checkpointing_gives_the_same_gradients_with_dropout():

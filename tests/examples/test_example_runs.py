@@ -135,7 +135,7 @@ def test_a_training_continues_within_a_run(tmp_path, monkeypatch, capsys):
 
         def loss_of(step):
             if step == stop:
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt(f"at step {step}")
             return model(torch.full((4, 3), float(step))).square().mean()
 
         seconds = example_runs.train_on(tmp_path, "a row", 1, model, loss_of, 6, 0.1)
@@ -143,7 +143,7 @@ def test_a_training_continues_within_a_run(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(time, "thread_time", count().__next__)
     wanted, seconds = trained()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="at step 4"):
         trained(stop=4)
     weight, both = trained()
     assert torch.equal(weight, wanted)

@@ -197,9 +197,9 @@ def _draw_tables(case: Case, rng: Random, generator: torch.Generator) -> None:
 
 
 def _draw_batched(case: Case) -> None:
-    """Give tables of some kinds a batch axis, in a fifth of the padded cases; from a stream of its own."""
+    """Give tables of some kinds a batch axis, in half of the padded cases; from a stream of its own."""
     rng = Random(f"batched {case.seed}")
-    if case.frame.packed or rng.random() >= 0.2:
+    if case.frame.packed or rng.random() >= 0.5:
         return
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
     kinds = {kind for kind in KINDS if rng.random() < 0.5}

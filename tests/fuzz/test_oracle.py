@@ -169,6 +169,13 @@ def test_curves_are_what_the_library_is_given(curve):
     assert torch.allclose(curve.value(x), value, rtol=1e-14, atol=1e-14)
     at_the_kink = curve.jump * (x == 0)
     assert bool(((curve.slope(x) - slope).abs() <= 1e-14 + at_the_kink).all())
+    for size in (1e-6, 1e-2, 1.0):  # errors of value and slope hold what happens within the error of the argument
+        found = curve.at(x, torch.full_like(x, size), 0.0)
+        for moved in (x - size, x - 0.3 * size, x + 0.7 * size, x + size):
+            assert bool(((curve.value(moved) - found.value).abs() <= found.error + 1e-14).all())
+            assert bool(((curve.slope(moved) - found.slope).abs() <= found.slope_error + 1e-14).all())
+        assert bool((found.error <= size * curve.steepest + 1e-14).all())  # and are no wider than needed
+        assert bool((found.slope_error <= curve.bend * size + 1e-14)[x.abs() > size].all())
 
 
 def special(case):

@@ -88,10 +88,8 @@ def test_packed_inputs_have_no_batch_axis():
 @pytest.mark.skipif(build.missing() is not None, reason="no compiled kernels")
 def test_native_names_what_it_does_not_do():
     case = make(KINDS["edges only"](7), kinds="q", batched="q")
-    with pytest.raises(
-        NotImplementedError,
-        match="impl='native' has no query_table with a batch axis over listed pairs; use impl='edges'",
-    ):
+    match = "impl='native' has no query_table with a batch axis over listed pairs; use impl='edges'"
+    with pytest.raises(NotImplementedError, match=match):
         raw(case, "native")
     assert rg.which_impl(*case.inputs, case.labels, *case.tables).impl == "edges"
     case = make(KINDS["edges only"](7), kinds="kvb", batched="kvb")

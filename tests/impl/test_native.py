@@ -31,14 +31,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def threads():
-    """Sets the number of threads and takes it back."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize(
     ("kind", "heads"),
     [("distance", 3), ("dense batch", 1), ("block", 2), ("edges default packed", 1), ("sum", 1)],

@@ -20,11 +20,8 @@ NAMES = {
 
 
 @pytest.fixture
-def two_threads():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(threads)
+def two_threads(threads):
+    threads(2)
 
 
 def solve(leaves, dtype, labels, impl):

@@ -38,13 +38,6 @@ def sliced(monkeypatch):
     return seen
 
 
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def check(case, atol=1e-11, **options):
     wanted, got = answer(case, "reference", **options), answer(case, "native", **options)
     assert_same(got[0], wanted[0], atol, what="output")

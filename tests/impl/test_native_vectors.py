@@ -86,18 +86,15 @@ def test_activations_take_vectors_in_the_value():
 
 
 @pytest.mark.parametrize("make", [edges, own_edges])
-def test_threads_and_splits(make):
+def test_threads_and_splits(make, threads):
     """Blocks of one head on several threads give the same bits in each run."""
     torch.manual_seed(0)
-    labels, before = make(150), torch.get_num_threads()
+    labels = make(150)
     given, found = inputs(labels), []
-    try:
-        for count in (1, 2, 5):
-            torch.set_num_threads(count)
-            found.append(answers(labels, given, "native"))
-            assert all(map(torch.equal, found[-1], answers(labels, given, "native")))
-    finally:
-        torch.set_num_threads(before)
+    for count in (1, 2, 5):
+        threads(count)
+        found.append(answers(labels, given, "native"))
+        assert all(map(torch.equal, found[-1], answers(labels, given, "native")))
     for many in found[1:]:
         torch.testing.assert_close(many, found[0], atol=1e-12, rtol=0.0)
 

@@ -139,7 +139,7 @@ EDGES = {
 
 @pytest.mark.parametrize("layout", EDGES)
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_listed_pairs(layout, dropout, answered):
+def test_listed_pairs(layout, dropout, answered, threads):
     """Values, gradients and second derivatives of a prepared call equal those of a call that is not."""
     how = {"per_head": False, "kv_heads": 4, "kinds": "kv", "batch": None, "own": False, "threads": 1} | EDGES[layout]
     torch.manual_seed(len(layout))
@@ -172,15 +172,11 @@ def test_listed_pairs(layout, dropout, answered):
         first = torch.autograd.grad(weighted, leaves, create_graph=count < 100)
         return [output, *first, *(torch.autograd.grad(first[0].square().sum(), leaves) if count < 100 else ())]
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(how["threads"])
-    try:
-        truth = run(impl="native" if dropout else "reference" if batch else "edges", **(unprepared if dropout else {}))
-        assert not answered
-        for _ in range(2):
-            found = run(impl="native")
-    finally:
-        torch.set_num_threads(before)
+    threads(how["threads"])
+    truth = run(impl="native" if dropout else "reference" if batch else "edges", **(unprepared if dropout else {}))
+    assert not answered
+    for _ in range(2):
+        found = run(impl="native")
     assert len(answered) == 2
     for mine, theirs in zip(found, truth, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-10, rtol=1e-10)

@@ -198,9 +198,9 @@ def test_gradcheck(kind, impl):
 
 
 @pytest.mark.parametrize("impl", ["reference", "dense"])
-@pytest.mark.parametrize("kind", ["distance", "edges sum"])
-def test_double_backward(kind, impl):
-    case = make(KINDS[kind](3), size=2, value_size=2, batch=1, heads=1, kv_heads=1)
+@pytest.mark.parametrize(("kind", "batched"), [("distance", ""), ("edges sum", ""), ("distance", "kvqb")])
+def test_double_backward(kind, batched, impl):
+    case = make(KINDS[kind](3), size=2, value_size=2, batch=1 + bool(batched), heads=1, kv_heads=1, batched=batched)
     assert torch.autograd.gradgradcheck(lambda *leaves: raw(case, impl)[0], case.leaves)
 
 

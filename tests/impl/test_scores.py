@@ -89,9 +89,9 @@ def test_maps_of_scores_and_of_values(kind, how):
 @pytest.mark.skipif(build.missing() is not None, reason="no compiled kernels")
 @pytest.mark.parametrize("score", ["additive", "maps"])
 @pytest.mark.parametrize("kind", ["distance", "dense batch", "block", "edges over distance packed", "edges default"])
-def test_kernels_go_tile_by_tile(kind, score):
+def test_kernels_go_tile_by_tile(kind, score, threads):
     """Several tiles of keys and blocks of rows, tiles of one label and of many, and threads that share the sums."""
-    labels, before = KINDS[kind](300), torch.get_num_threads()
+    labels = KINDS[kind](300)
     case = make(labels, heads=2, kv_heads=1, kinds="kvb", per_head="v", dropout_p=0.3)
     keep = (torch.rand(1 if labels.packed else case.inputs[0].shape[0], 2, 300, labels.k_len) > 0.3).to(F64)
     if score == "additive":
@@ -100,12 +100,9 @@ def test_kernels_go_tile_by_tile(kind, score):
     else:
         learned = [leaf(2, labels.num_labels, 3, 3), leaf(labels.num_labels, 4, 4)]
         case.options |= {"score": rg.score.Bilinear(learned[0]), "value_map": learned[1]}
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            check(replace(case, inputs=[*case.inputs]), kind, learned, impls=["native"], keep=keep)
-    finally:
-        torch.set_num_threads(before)
+    for count in (1, 3):
+        threads(count)
+        check(replace(case, inputs=[*case.inputs]), kind, learned, impls=["native"], keep=keep)
 
 
 @pytest.mark.parametrize("kind", KINDS)

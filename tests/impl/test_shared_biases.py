@@ -35,13 +35,6 @@ def both_ways(request, monkeypatch):
     monkeypatch.setattr(attend, "PAIRS_PER_NUMBER", request.param)
 
 
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize(("n", "per_head"), [(0, "b"), (1, ""), (7, "b"), (70, "")])
 @pytest.mark.parametrize("kind", ALL_PAIRS)
 @pytest.mark.usefixtures("both_ways")

@@ -7,6 +7,7 @@ import torch
 
 import relgraph as rg
 
+pytestmark = pytest.mark.usefixtures("threads")
 N = 261
 """Long enough that torch shares the work on scores out among threads, and no multiple of a vector's width."""
 
@@ -52,13 +53,6 @@ CASES = [
     ("edges", edges),
     ("native", edges),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _threads():
-    usual = torch.get_num_threads()
-    yield
-    torch.set_num_threads(usual)
 
 
 def run(labels, impl, threads):

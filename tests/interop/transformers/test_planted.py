@@ -86,7 +86,7 @@ def tiny(name="Bert"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(x if x in ("ModernBert", "T5") else ()) for x in MODELS])
+@pytest.mark.parametrize("name", MODELS)
 def test_the_word_at_my_parent(name, tmp_path):
     model = tiny(name)
     ours.add_relations(model, LABELS)
