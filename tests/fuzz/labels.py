@@ -11,6 +11,7 @@ from torch import Tensor
 
 import relgraph as rg
 from relgraph.labels import function
+from relgraph.labels.base import smallest_dtype
 from tests.fuzz.frame import Frame
 
 INTEGERS = (torch.int64, torch.int64, torch.int32, torch.int16, torch.int8)
@@ -120,7 +121,8 @@ class Written:
             borders = _borders(frame)
             k_ptr = borders["ptr"].long()
             q_ptr = borders.get("q_ptr", k_ptr).long()
-            return function.packed_by_function(of, ends[:1], ends[1:], self.num_labels, q_ptr, k_ptr, full=False)
+            ids = function.FunctionIds(of, ends[:1], ends[1:], smallest_dtype(self.num_labels), full=False)
+            return function.FunctionLabels._made(ids, self.num_labels, q_ptr, k_ptr)
         return function.by_function(of, ends[:1], ends[1:], self.num_labels, full=False)
 
 
