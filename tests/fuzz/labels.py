@@ -88,8 +88,9 @@ class Written:
         return _entry(self.codes[0 if not self.frame.packed and len(self.codes) == 1 else group][row][col])
 
     def build(self) -> rg.Labels | Tensor:
-        """The real ones; those of 32 bits are computed by a function."""
-        if self.computed:
+        """The real ones; those of 32 bits are computed by a function, packed ones if they are many."""
+        pairs = sum(len(row) for graph in self.codes for row in graph)
+        if self.computed and not (self.frame.packed and pairs <= function.FEW_PAIRS):
             return self._computed()
         if self.frame.packed:
             codes = torch.tensor([c for graph in self.codes for row in graph for c in row], dtype=self.dtype)
