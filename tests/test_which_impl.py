@@ -171,12 +171,14 @@ def test_shapes_alone_stand_for_a_cpu(triton_there, no_kernels):
     assert ask().impl == "dense"
 
 
-@pytest.mark.parametrize(("switch", "asked"), [(None, False), ("0", False), ("1", True)])
-def test_the_switch_is_read_when_relgraph_is_imported(monkeypatch, switch, asked):
+@pytest.mark.parametrize(("switch", "asked"), [(None, False), ("0", False), ("1", True), ("yes", False)])
+def test_the_switch_is_read_when_relgraph_is_imported(monkeypatch, caplog, switch, asked):
     monkeypatch.delenv("RELGRAPH_TRITON", raising=False)
     if switch is not None:
         monkeypatch.setenv("RELGRAPH_TRITON", switch)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: "triton is there")
     assert runpy.run_path(limits.__file__)["ASKED"] is asked
+    assert caplog.messages == ["RELGRAPH_TRITON must be 0 or 1, got 'yes'; set RELGRAPH_TRITON"] * (switch == "yes")
 
 
 def test_a_gpu_that_is_too_old(monkeypatch):

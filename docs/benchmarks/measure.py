@@ -49,13 +49,13 @@ class Clock:
         return result, begin.elapsed_time(end)
 
 
-def in_turn(steps: dict[str, Callable[[], T]], count: int, uncounted: int = 1) -> dict[str, list[T]]:
-    """What each step returns in ``count`` rounds, in which every step runs once; the first rounds do not count."""
+def in_turn(steps: dict[str, Callable[[], T]], count: int) -> dict[str, list[T]]:
+    """What each step returns in ``count`` rounds, in which every step runs once; a round before them does not count."""
     taken: dict[str, list[T]] = {name: [] for name in steps}
-    for turn in range(count + uncounted):
+    for turn in range(1 + count):
         for name, step in steps.items():
             found = step()
-            if turn >= uncounted:
+            if turn:
                 taken[name].append(found)
     return taken
 

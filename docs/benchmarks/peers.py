@@ -77,7 +77,7 @@ def bert(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> Call:
     )  # fmt: skip
     module = attention(config, position_embedding_type="relative_key")
     module.query, module.key, module.value = Given(query), Given(key), Given(value)
-    hand_over(module.distance_embedding, "weight", key_table)
+    hand_over(module.distance_embedding, key_table)
     hidden = query.new_empty(batch, length, heads * size)
     return lambda: module(hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)
 
@@ -100,12 +100,12 @@ def opennmt(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Call:
     )
     module.linear_query, module.linear_keys, module.linear_values = Given(query), Given(key), Given(value)
     module.final_linear = nn.Identity()
-    hand_over(module.relative_positions_embeddings, "weight", table)
+    hand_over(module.relative_positions_embeddings, table)
     hidden = query.new_empty(batch, length, heads * size)
     return lambda: module(hidden, hidden, hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)
 
 
-def hand_over(module: nn.Module, name: str, table: Tensor) -> None:
+def hand_over(module: nn.Module, table: Tensor) -> None:
     """Make a module use a trainable table that is not its own parameter."""
-    delattr(module, name)
-    setattr(module, name, table)
+    del module.weight
+    module.weight = table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -103,14 +104,22 @@ def _train(args: argparse.Namespace) -> None:
         if alone.leads:
             begin = f"continuing after step {step}" if step else "a new training"
             print(f"{args.run}: {begin}, {config['parameters']:,} parameters, {config['pairs']:,} pairs", flush=True)
-            if step < settings.steps:
+            if step < settings.steps or not _measured(results, settings.keep, how):
                 results.unlink(missing_ok=True)
         training.train()
     if alone.leads and not results.exists():
-        steps = average(args.run, model, training.vocabulary)
+        steps = average(args.run, model, training.vocabulary, settings.keep)
         measure(args.data, args.run, how, {"config": config, "averaged_steps": steps, "search": asdict(how)})
     if alone.leads:
         print(f"{args.run}: {training.position.step:,} steps are done and measured in {results}")
+
+
+def _measured(results: Path, keep: int, how: Search) -> bool:
+    """Whether there are results, of a mean of as many models and of this search."""
+    if not results.exists():
+        return False
+    known = json.loads(results.read_text(encoding="utf-8"))
+    return known["config"]["training"]["keep"] == keep and known["search"] == asdict(how)
 
 
 def measure(data: Path, run: Path, how: Search, about: dict[str, Any]) -> None:

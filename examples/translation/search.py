@@ -15,6 +15,9 @@ from examples.translation.batches import Pairs
 from examples.translation.model import Translator
 from examples.translation.vocabulary import END, PAD, START, Vocabulary
 
+BATCH_TOKENS = 4096
+"""The most source tokens of a batch of lines, padding included."""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -188,9 +191,7 @@ class _Decoding:
                 layer.multihead_attn.reorder(rows)
 
 
-def translate(
-    model: Translator, vocabulary: Vocabulary, lines: Sequence[str], how: Search, *, batch_tokens: int = 4096
-) -> list[str]:
+def translate(model: Translator, vocabulary: Vocabulary, lines: Sequence[str], how: Search) -> list[str]:
     """Translate each line; an empty line stays empty.
 
     Args:
@@ -198,12 +199,11 @@ def translate(
         vocabulary: the model's vocabulary.
         lines: in any order; lines of similar length are searched together.
         how: beam and lengths.
-        batch_tokens: the most source tokens of a batch, padding included.
     """
     full = [index for index, line in enumerate(lines) if line.strip()]
     pairs = Pairs.encode([(lines[index].strip(), "") for index in full], vocabulary)
     found: dict[int, Sequence[int]] = {}
-    for some in reversed(pairs.batches(batch_tokens)):
+    for some in reversed(pairs.batches(BATCH_TOKENS)):
         hypotheses = search(model, pairs.batch(some).source.to(model.embedding.weight.device), how)
         found |= {full[index]: hypothesis.ids for index, hypothesis in zip(some.tolist(), hypotheses, strict=True)}
     return vocabulary.decode(found.get(index, ()) for index in range(len(lines)))

@@ -260,12 +260,12 @@ def saved_models(run: Path) -> list[Path]:
     return sorted(run.glob("step-*.pt"))
 
 
-def average(run: Path, settings: ModelSettings, vocabulary: Vocabulary) -> list[int]:
-    """Write the mean of the models that a run keeps, ready to translate, to ``model.pt``; return their steps.
+def average(run: Path, settings: ModelSettings, vocabulary: Vocabulary, keep: int) -> list[int]:
+    """Write the mean of the last models of a run, ready to translate, to ``model.pt``; return their steps.
 
     Sums are in float64, so that the mean of equal models equals them exactly.
     """
-    paths = saved_models(run)
+    paths = saved_models(run)[-keep:]
     models = [torch.load(path, weights_only=True, map_location="cpu", mmap=True) for path in paths]
     state = models[-1]
     for name, last in state.items():

@@ -11,10 +11,10 @@ from relgraph.call import accumulation_dtype
 from relgraph.distributed.layout import Layout
 
 
-def all_gather(found: Tensor, own: Tensor, group: Any) -> None:
-    """Fill ``found`` with the tensors of all processes, one after the other; torch 2.13 renamed this function."""
+def all_gather(whole: Tensor, shard: Tensor, group: Any) -> None:
+    """Fill ``whole`` with the tensors of all processes, one after the other; torch 2.13 renamed this function."""
     name = "all_gather_single" if hasattr(distributed, "all_gather_single") else "all_gather_into_tensor"
-    getattr(distributed, name)(found, own, group=group)
+    getattr(distributed, name)(whole, shard, group=group)
 
 
 class _Gather(torch.autograd.Function):
@@ -23,19 +23,19 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layout: Layout, dim: int, group: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.layout, ctx.dim, ctx.group = layout, dim, group
-        own = x.movedim(dim, 0).contiguous()  # [n, ...]
-        whole = own.new_empty(layout.length, *own.shape[1:])
-        all_gather(whole, own, group)
+        shard = x.movedim(dim, 0).contiguous()  # [n, ...]
+        whole = shard.new_empty(layout.length, *shard.shape[1:])
+        all_gather(whole, shard, group)
         return _in_order(layout, whole).movedim(0, dim)  # [..., N, ...]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         layout = ctx.layout
-        given = _by_process(layout, grad.movedim(ctx.dim, 0)).contiguous()  # [N, ...]
-        found = torch.empty_like(given)
-        distributed.all_to_all_single(found, given, group=ctx.group)
-        mine, *others = found.chunk(layout.processes)  # of the rows of this process, by all
-        total = mine.to(accumulation_dtype(grad.dtype), copy=True)
+        sent = _by_process(layout, grad.movedim(ctx.dim, 0)).contiguous()  # [N, ...]
+        received = torch.empty_like(sent)  # of the rows of this process, by all
+        distributed.all_to_all_single(received, sent, group=ctx.group)
+        first, *others = received.chunk(layout.processes)
+        total = first.to(accumulation_dtype(grad.dtype), copy=True)
         for other in others:  # one by one, to avoid a second tensor with all rows
             total += other
         return total.to(grad.dtype).movedim(0, ctx.dim), None, None, None

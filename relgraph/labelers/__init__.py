@@ -12,7 +12,7 @@ graph, a graph or tree labeler with a :class:`~relgraph.Graph`, and :class:`~rel
 - Trees: ``TreeRelation``, ``UpDown``, ``dependency_relations`` with ``UD_RELATIONS``.
 - Code and databases: ``CodeRelations`` with ``GREAT_TYPES``, ``SchemaRelations`` of a ``Schema``, ``CellRelations`` of
   ``Cells``.
-- Whole paths as labels: ``ShortestPathTypes`` and ``TreePaths`` give ``PathLabels``; ``unique_paths`` numbers paths.
+- Whole paths as labels: ``ShortestPathTypes`` and ``TreePaths`` give ``PathLabels``.
 - Results of the operators of :class:`~relgraph.Labeler`: ``Product``, ``Sum``, ``Priority``, ``Restriction`` and
   ``Dense``; ``product``, ``total``, ``first_of`` and ``restrict`` do the same to labels.
 
@@ -48,7 +48,6 @@ from relgraph.labelers.graph.edge_type import EdgeType as EdgeType
 from relgraph.labelers.graph.node_type import NodeType as NodeType
 from relgraph.labelers.graph.paths import PathLabels as PathLabels
 from relgraph.labelers.graph.paths import ShortestPathTypes as ShortestPathTypes
-from relgraph.labelers.graph.paths import unique_paths as unique_paths
 from relgraph.labelers.graph.shortest_path import ShortestPath as ShortestPath
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths as shortest_path_lengths
 from relgraph.labelers.schema import Schema as Schema

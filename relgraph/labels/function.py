@@ -134,14 +134,12 @@ def packed_by_function(
     num_labels: int,
     q_ptr: Tensor,
     k_ptr: Tensor,
-    *,
-    full: bool = True,
 ) -> BlockLabels | FunctionLabels:
     """Labels of all pairs within graphs with these borders; see :func:`by_function`."""
-    ids = FunctionIds(fn, queries, keys, smallest_dtype(num_labels), full)
+    ids = FunctionIds(fn, queries, keys, smallest_dtype(num_labels), full=True)
     if _few(lambda: int((q_ptr.diff() * k_ptr.diff()).sum())):
         lengths = queries[0].shape[0], keys[0].shape[0]
-        return BlockLabels._of_codes(ids.written(q_ptr, k_ptr), num_labels, q_ptr, k_ptr, lengths, full=full)
+        return BlockLabels._of_codes(ids.written(q_ptr, k_ptr), num_labels, q_ptr, k_ptr, lengths, full=True)
     labels = FunctionLabels._made(ids, num_labels, q_ptr, k_ptr)
     next(labels._pieces())
     return labels

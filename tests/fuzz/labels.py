@@ -11,6 +11,7 @@ from torch import Tensor
 
 import relgraph as rg
 from relgraph.labels import function
+from relgraph.labels.base import smallest_dtype
 from tests.fuzz.frame import Frame
 
 INTEGERS = (torch.int64, torch.int64, torch.int32, torch.int16, torch.int8)
@@ -87,8 +88,9 @@ class Written:
         return _entry(self.codes[0 if not self.frame.packed and len(self.codes) == 1 else group][row][col])
 
     def build(self) -> rg.Labels | Tensor:
-        """The real ones; those of 32 bits are computed by a function."""
-        if self.computed:
+        """The real ones; those of 32 bits are computed by a function, packed ones if they are many."""
+        pairs = sum(len(row) for graph in self.codes for row in graph)
+        if self.computed and not (self.frame.packed and pairs <= function.FEW_PAIRS):
             return self._computed()
         if self.frame.packed:
             codes = torch.tensor([c for graph in self.codes for row in graph for c in row], dtype=self.dtype)
@@ -120,7 +122,8 @@ class Written:
             borders = _borders(frame)
             k_ptr = borders["ptr"].long()
             q_ptr = borders.get("q_ptr", k_ptr).long()
-            return function.packed_by_function(of, ends[:1], ends[1:], self.num_labels, q_ptr, k_ptr, full=False)
+            ids = function.FunctionIds(of, ends[:1], ends[1:], smallest_dtype(self.num_labels), full=False)
+            return function.FunctionLabels._made(ids, self.num_labels, q_ptr, k_ptr)
         return function.by_function(of, ends[:1], ends[1:], self.num_labels, full=False)
 
 

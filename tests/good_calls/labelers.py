@@ -226,7 +226,6 @@ GOOD_CALLS = {
     "TreePaths": lambda: Good(rg.labelers.TreePaths, {"max_length": 2, "num_types": 2, "forest": False}),
     "TreePaths.__call__": lambda: _of_graph(rg.labelers.TreePaths(2, 2)),
     "TreePaths.describe": lambda: _of_graph(rg.labelers.TreePaths(2, 2).describe),
-    "unique_paths": lambda: Good(rg.labelers.unique_paths, {"sequences": torch.tensor([[2, -1], [0, 1], [2, -1]])}),
 }
 
 

@@ -118,7 +118,7 @@ def _blocked(*shape: int) -> Tensor:
     return torch.zeros(*shape, dtype=torch.bool)
 
 
-def _grit_layer() -> rg.RelationEncoderLayer:
+def _layer_with_edge_states() -> rg.RelationEncoderLayer:
     attention = rg.RelationAttention(8, 2, edge_dim=2, edge_update="relational")
     return rg.RelationEncoderLayer(8, 2, 16, attention=attention)
 
@@ -371,12 +371,12 @@ GOOD_CALLS = {
         also={"query": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationEncoder.forward (edge states)": lambda: Good(
-        rg.RelationEncoder(_grit_layer(), 2),
+        rg.RelationEncoder(_layer_with_edge_states(), 2),
         {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2)},
         also={"src": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),
     "RelationEncoderLayer.forward (edge states)": lambda: Good(
-        _grit_layer(),
+        _layer_with_edge_states(),
         {"src": _rows()[0], "labels": LISTED, "edge_attr": torch.randn(2, 2)},
         also={"src": ("labels",), "labels": ("edge_attr",), "edge_attr": ("labels",)},
     ),

@@ -71,7 +71,7 @@ def test_too_many_labels(make, match):
         (lambda: rg.ClippedDistance(1)(10**5).to_dense(), f"q_len and k_len {PAIRS} 10000000000"),
         (lambda: rg.EdgeType(2)(WIDE).to_dense(), f"q_len and k_len {PAIRS} 1000000000000"),
         (lambda: rg.Segments(2)(torch.zeros(10**5, dtype=torch.int8)), f"segments and k_segments {PAIRS} 10000000000"),
-        (lambda: rg.labelers.unique_paths(torch.tensor(0).expand(2**20, 2**20)), "sequences must hold at most 274,877,906,944 numbers, got shape [1048576, 1048576]"),
+        (lambda: rg.Graph(torch.tensor(0).expand(2, 2**38), 1), "edge_index must hold at most 274,877,906,944 numbers, got shape [2, 274877906944]"),
         (lambda: rg.Grid(1)(10**9, 2), "height must be at most 16,777,216"),
         (lambda: rg.labelers.GridColumns(1)(10**3, 10**3), f"height and width {PAIRS} 1000000000000"),
         *(

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.labelers import ShortestPathTypes, TreePaths, unique_paths
+from relgraph.labelers import ShortestPathTypes, TreePaths
+from relgraph.labelers.graph.paths import unique_paths
 
 from .graph_strategies import graphs
 

@@ -78,11 +78,11 @@ def check_whole(given: Given, whole: Whole) -> None:
 
 def _check_labels(labels: Labels, whole: Whole) -> None:
     """Raise unless the labels cover either all rows or, if that is allowed, the rows of this process."""
-    length, own = whole.queries.length, whole.queries.length // whole.queries.processes
-    if labels.k_len != whole.keys.length or labels.q_len not in (length, own):
+    length, share = whole.queries.length, whole.queries.length // whole.queries.processes
+    if labels.k_len != whole.keys.length or labels.q_len not in (length, share):
         raise ValueError(
             f"labels must cover the whole, [N_q, N_k] = [{length}, {whole.keys.length}], or the rows of this "
-            f"process and all keys, [{own}, {whole.keys.length}], got [{labels.q_len}, {labels.k_len}]"
+            f"process and all keys, [{share}, {whole.keys.length}], got [{labels.q_len}, {labels.k_len}]"
         )
     if whole.of_own_rows and labels.packed:
         raise ValueError(f"labels must cover all {length} queries, as they are packed, got {labels.q_len}")
@@ -90,8 +90,8 @@ def _check_labels(labels: Labels, whole: Whole) -> None:
 
 def _check_arguments(given: Given, whole: Whole) -> None:
     """Check the call as one process would, with tensors that stand for those of all rows."""
-    own, keys = given["query"].shape[whole.axis], given["key"].shape[whole.axis]
-    rows = own, own if whole.of_own_rows else whole.queries.length
+    queries, keys = given["query"].shape[whole.axis], given["key"].shape[whole.axis]
+    rows = queries, queries if whole.of_own_rows else whole.queries.length
     full = {**given, "labels": None if whole.labels is None else whole.labels._outline()}
     for name, lengths in (("query", rows), ("key", (keys, whole.keys.length)), ("value", (keys, whole.keys.length))):
         full[name] = _grown(given[name], whole.axis, lengths)
@@ -131,9 +131,9 @@ def has_own_keys(mask: Tensor, whole: Whole) -> bool:
     rows, width = [1, 1, *mask.shape][-2:]
     every, processes = whole.keys.length, whole.keys.processes
     of_pairs = mask.dim() > 1 and rows == whole.queries.length // processes != 1
-    own = not of_pairs and mask.dim() > 0 and width == every // processes != every
-    if (of_pairs or rows == 1) and (own or width == 1 or (mask.dim() > 0 and width == every)):
-        return own
+    of_keys = not of_pairs and mask.dim() > 0 and width == every // processes != every
+    if (of_pairs or rows == 1) and (of_keys or width == 1 or (mask.dim() > 0 and width == every)):
+        return of_keys
     raise ValueError(
         f"attn_mask must have all {every} keys on its last axis and the rows of this process, or be a mask of "
         f"the keys of this process for all rows, [..., 1, n], got {list(mask.shape)}"

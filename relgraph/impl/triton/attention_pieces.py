@@ -213,12 +213,6 @@ def add_labels(
 
 
 @triton.jit
-def in_band(u, width):
-    """Whether a distance, counted from the first of the band, is in the band."""
-    return u.to(tl.uint32, bitcast=True) < tl.full((), width, tl.uint32)
-
-
-@triton.jit
 def no_sums(X: tl.constexpr, RP: tl.constexpr, BAND: tl.constexpr):
     """Sums by label of X rows, all zero: of the columns left and right of a band, and of all written-out columns."""
     return tl.zeros([X], tl.float32), tl.zeros([X], tl.float32), tl.zeros([X, 1 if BAND else RP], tl.float32)

@@ -17,7 +17,8 @@ SWITCH = "RELGRAPH_TRITON"
 DEFAULT = "0"
 """What ``RELGRAPH_TRITON`` is where it is not set. It becomes "1" once the kernels have run on GPUs."""
 
-ASKED = os.environ.get(SWITCH, DEFAULT) == "1"
+_switch = os.environ.get(SWITCH, DEFAULT)
+ASKED = _switch == "1"
 """Whether ``impl=None`` takes the kernels on a GPU; read when relgraph is imported."""
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -78,8 +79,11 @@ def _too_old(device: torch.device) -> str | None:
     return f"needs compute capability {wanted} or newer, got {got} ({torch.cuda.get_device_name(device)})"
 
 
+_log = logging.getLogger("relgraph")
+if _switch not in ("0", "1"):
+    _log.warning("%s must be 0 or 1, got %r; set %s", SWITCH, _switch, SWITCH)
 if ASKED and not HAS_TRITON:
-    logging.getLogger("relgraph").warning("%s=1 has no effect without triton: pip install triton", SWITCH)
+    _log.warning("%s=1 has no effect without triton: pip install triton", SWITCH)
 
 
 # a call that is compiled by torch asks once, while it is traced; the decorator of torch.compiler would import dynamo

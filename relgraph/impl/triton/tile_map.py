@@ -134,15 +134,15 @@ def _of_written(grid: Grid, written: SortedTiles, transposed: bool, sort: int) -
         block = torch.arange(grid.maps * own.blocks, device=owner.device)
         return torch.searchsorted(owner, block), torch.searchsorted(owner, block, right=True)
 
-    owner, start, order = by_owner(written.one)
-    columns = written.columns[order]
+    owner, start, order = by_owner(written.one)  # [u]
+    columns = written.columns[order]  # [u, parts]
     fresh = torch.ones_like(owner, dtype=torch.bool)
     fresh[1:] = (owner[1:] != owner[:-1]) | (start[1:] != start[:-1] + other.size)
     fresh[1:] |= (columns[1:] != columns[:-1]).any(1)
-    first, last = fresh.nonzero()[:, 0], fresh.roll(-1).nonzero()[:, 0]
-    runs = torch.cat([torch.stack([start[first], start[last] + other.size], 1), columns[first]], 1)
+    first, last = fresh.nonzero()[:, 0], fresh.roll(-1).nonzero()[:, 0]  # [N]
+    runs = torch.cat([torch.stack([start[first], start[last] + other.size], 1), columns[first]], 1)  # [N, 2 + parts]
     tile_owner, tile_start, slot = by_owner(written.mixed)
-    tiles = torch.stack([tile_start, slot], 1)
+    tiles = torch.stack([tile_start, slot], 1)  # [T, 2]
     order, bounds = sort_columns(grid.plan, written.ids, -2 if transposed else -1, sort) if sort else (None, None)
     blocks = _blocks(grid, transposed, *spans(owner[first]), *spans(tile_owner))
     return TileMap(blocks, runs.to(torch.int32), tiles.to(torch.int32), written.ids, order, bounds)

@@ -72,41 +72,19 @@ class PathLabels(NamedTuple):
 
 
 def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the unique rows, and which of them each row equals.
+    """Which unique row each row equals, ``[P]``, and the unique rows, ``[U, L]``, in lexicographic order.
 
-    Args:
-        sequences: ``[P, L]``, integer from 0, each row padded at its end with -1.
-
-    Returns:
-        ``(ids, paths)``, both int64; ids ``[P]`` in ``[0, U)``, paths ``[U, L]`` in lexicographic order.
-        ``paths[ids]`` equals ``sequences``.
-
-    Raises:
-        ValueError: a wrong shape or dtype, an entry below -1, or a tensor on the device ``meta``.
-
-    Example:
-        >>> ids, paths = rg.labelers.unique_paths(torch.tensor([[2, -1], [0, 1], [2, -1]]))
-        >>> ids.tolist(), paths.tolist()
-        ([1, 0, 1], [[0, 1], [2, -1]])
+    ``sequences`` is ``[P, L]``, int64: the steps of each path below 2^31, padded at its end with -1.
     """
-    sequences = check.integer_tensor("sequences", sequences, dim=2).to(torch.int64)
-    check.outside_compiled_code("unique_paths")
-    check.data("sequences", sequences)
     count, length = sequences.shape
-    low, high = (int(end) for end in torch.aminmax(sequences)) if sequences.numel() else (0, 0)
-    if low < -1:
-        raise ValueError(f"sequences must be at least -1, got {low}")
-    entries, base = sequences, high + 2
-    if high > check.MOST_IDS:  # replace entries by their rank, or the products below would overflow
-        ranked, entries = sequences.unique(return_inverse=True)
-        entries, base = entries - 1, ranked.shape[0] + 1
+    base = int(sequences.max()) + 2 if sequences.numel() else 2
     ids, known = sequences.new_zeros(count), 1
     for column in range(length):
         # One number per prefix, renumbered before it can overflow: sorting numbers is far faster than sorting rows.
         if known > 2**62 // base:
             unique, ids = ids.unique(return_inverse=True)
             known = unique.shape[0]
-        ids, known = ids * base + entries[:, column] + 1, known * base
+        ids, known = ids * base + sequences[:, column] + 1, known * base
     unique, ids = ids.unique(return_inverse=True)
     first = sequences.new_zeros(unique.shape[0]).scatter(0, ids, torch.arange(count, device=ids.device))  # [U]
     return ids, sequences[first]

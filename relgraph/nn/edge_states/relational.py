@@ -151,21 +151,21 @@ class RelationalEdges(nn.Module):
 
 
 def check_edge_update(
-    given: Any, edge_dim: int | None, heads: int, head_dim: int, width: int, place: dict[str, Any] | None = None
+    edge_update: Any, edge_dim: int | None, heads: int, head_dim: int, width: int, place: dict[str, Any] | None = None
 ) -> RelationalEdges | None:
     """The edge states that ``edge_update`` asks for, or None; ``width`` is that of the new nodes."""
-    if given is None:
+    if edge_update is None:
         return None
-    if isinstance(given, str):
-        check.choice("edge_update", given, ("relational",))
-    elif not isinstance(given, RelationalEdges):
-        raise TypeError(f"edge_update must be 'relational' or rg.nn.RelationalEdges, got {type(given).__name__}")
+    if isinstance(edge_update, str):
+        check.choice("edge_update", edge_update, ("relational",))
+    elif not isinstance(edge_update, RelationalEdges):
+        raise TypeError(f"edge_update must be 'relational' or rg.nn.RelationalEdges, got {type(edge_update).__name__}")
     if edge_dim is None:
         raise ValueError("edge_dim must be given with edge_update, got None")
     sizes = {"edge_dim": edge_dim, "heads": heads, "head_dim": head_dim, "width": width}
-    if isinstance(given, str):
+    if isinstance(edge_update, str):
         return RelationalEdges(**sizes, **(place or {}))
     for name, size in sizes.items():
-        if getattr(given, name) != size:
-            raise ValueError(f"edge_update must have {name} = {size}, as the layer, got {getattr(given, name)}")
-    return given
+        if getattr(edge_update, name) != size:
+            raise ValueError(f"edge_update must have {name} = {size}, as the layer, got {getattr(edge_update, name)}")
+    return edge_update

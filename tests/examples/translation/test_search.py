@@ -142,7 +142,7 @@ def translator(vocabulary):
 QUICK = Search(2, 0.6, 3)
 
 
-def test_translations_come_in_the_order_of_the_lines(translator, vocabulary):
+def test_translations_come_in_the_order_of_the_lines(translator, vocabulary, monkeypatch):
     lines = [*LINES, "你好", "👩‍👩‍👧", "</s>", "a\u2028b", "\x00"]
     expected = [
         vocabulary.decode([search(translator, torch.tensor([[*row, END]]), QUICK)[0].ids])[0] if line.strip() else ""
@@ -150,7 +150,8 @@ def test_translations_come_in_the_order_of_the_lines(translator, vocabulary):
     ]
     assert len(set(expected)) > 4
     for batch_tokens in (1, 25, 10_000):
-        assert translate(translator, vocabulary, lines, QUICK, batch_tokens=batch_tokens) == expected
+        monkeypatch.setattr("examples.translation.search.BATCH_TOKENS", batch_tokens)
+        assert translate(translator, vocabulary, lines, QUICK) == expected
 
 
 def test_the_loss_is_cross_entropy_with_smoothing_whatever_the_padding():

@@ -106,3 +106,12 @@ class TestGoingOn:
         assert train(other, finished, **{**FINISHED, "steps": 40}) == 2
         assert f"error: {finished} was started with pairs=" in capsys.readouterr().err
         assert contents() == before
+
+    def test_another_search_or_mean_measures_a_finished_run_again(self, data, finished, tmp_path):
+        run = shutil.copytree(finished, tmp_path / "run")
+        for changed, beam, averaged in (({"beam": 1}, 1, [20, 25, 30]), ({"keep": 2}, 4, [25, 30])):
+            (run / "test.translated.txt").unlink()
+            assert train(data, run, **{**FINISHED, **changed}) == 0
+            results = json.loads((run / "results.json").read_text())
+            assert (results["search"]["beam"], results["averaged_steps"]) == (beam, averaged)
+            assert (run / "test.translated.txt").exists()
