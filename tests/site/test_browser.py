@@ -281,20 +281,6 @@ def test_the_pictures_of_the_gallery_load_and_are_not_blank(browser, address, pa
     assert pictures or page.startswith("gallery/with_")  # scripts for several processes are shown and not run
 
 
-def test_all_other_pictures_load(browser, address):
-    # every page has the logo; pictures of its own are in _images
-    own = [page for page in PAGES if page not in GALLERY and "_images/" in (SITE / page).read_text(encoding="utf-8")]
-    pages = ["index.html", *(page for page in own if page != "index.html")]
-    blank = {}
-    for page in pages:
-        browser.get(f"{address}/{page}")
-        missing = [name for name, width, _ in browser.execute_async_script(INK) if not width]
-        if missing:
-            blank[page] = missing
-    assert not blank
-    assert len(own) > 8
-
-
 def test_code_is_copied_without_prompts(browser, address):
     browser.get(f"{address}/learn/labelers.html")
     block = browser.find_element(By.CSS_SELECTOR, "div.highlight")
