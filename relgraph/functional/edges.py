@@ -59,8 +59,8 @@ def edge_attention(  # noqa: D417
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``; without it the vectors do not change the score.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``; without it they do not change the value.
         impl: ``"edges"``, ``"native"`` (kernels compiled for this CPU; no weights), or ``"triton"`` (on a GPU; no edge
-            vectors, no weights). None takes ``"native"`` if it supports the call (``"triton"`` if RELGRAPH_TRITON=1 asks
-            for it), else ``"edges"``.
+            vectors, no weights). None takes ``"native"`` if it supports the call, or ``"triton"`` if RELGRAPH_TRITON=1
+            asks for it, else ``"edges"``.
         need_weights: also return the weight of every edge.
 
     Returns:
