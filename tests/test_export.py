@@ -93,7 +93,6 @@ def packaged(program, folder):
     return torch._inductor.aoti_load_package(package)
 
 
-@pytest.mark.slow  # a minute of compilation; a package of one layer with dynamic sizes is on docs/howto/deploy.md
 @torch.no_grad()
 def test_aot_inductor(tmp_path):
     check(packaged(exported()[1], tmp_path))

@@ -33,6 +33,7 @@ def pyg_data():
 def test_in_place_of_a_graph():
     theirs, read = networkx_graphs()
     assert in_place_of_graph(3) == "int"
+    assert in_place_of_graph(torch.zeros(1)) == "Tensor"
     assert in_place_of_graph(read) == "FromNetworkx: pass its .graph"
     assert in_place_of_graph(theirs) == f"DiGraph (networkx.classes.digraph.DiGraph): make it a Graph with {NETWORKX}"
 

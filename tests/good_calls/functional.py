@@ -107,10 +107,7 @@ def _edges() -> Good:
 def _merge() -> Good:
     return Good(
         rg.functional.merge,
-        {
-            "outputs": [torch.randn(2, 3, 4), torch.randn(2, 3, 4)],
-            "lses": [torch.randn(2, 3), torch.randn(2, 3)],
-        },
+        {"outputs": [torch.randn(2, 3, 4), torch.randn(2, 3, 4)], "lses": [torch.randn(2, 3), torch.randn(2, 3)]},
         also={"outputs": ("lses",), "lses": ("outputs",)},
     )
 

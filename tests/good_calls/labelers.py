@@ -102,10 +102,7 @@ GOOD_CALLS = {
         also={"num_buckets": ("max_distance",), "rule": ("num_buckets", "max_distance")},
     ),
     "Window": lambda: Good(rg.Window, {"left": 2, "right": 1}),
-    "DistanceLabeler.__call__": lambda: Good(
-        rg.ClippedDistance(1),
-        {"q_len": 3, "k_len": 4, "q_offset": 1},
-    ),
+    "DistanceLabeler.__call__": lambda: Good(rg.ClippedDistance(1), {"q_len": 3, "k_len": 4, "q_offset": 1}),
     "DistanceLabeler.__call__ (packed)": lambda: Good(
         rg.ClippedDistance(1),
         {"q_len": 3, "ptr": PTR, "q_ptr": PTR.clone(), "q_offset": torch.tensor([0, 1])},
@@ -197,17 +194,11 @@ GOOD_CALLS = {
     "Schema": lambda: Good(
         rg.labelers.Schema,
         _schema(),
-        also={
-            "question": ("values",),
-            "columns": ("primary_keys", "foreign_keys", "values"),
-            "tables": ("columns",),
-        },
+        also={"question": ("values",), "columns": ("primary_keys", "foreign_keys", "values"), "tables": ("columns",)},
         accepts={"question": WORDS, "tables": ("first entry: first entry: text",)},
     ),
     "SchemaRelations": lambda: Good(
-        rg.labelers.SchemaRelations,
-        {"clip": 2, "spelled": False, "stopwords": ["the"]},
-        accepts={"stopwords": WORDS},
+        rg.labelers.SchemaRelations, {"clip": 2, "spelled": False, "stopwords": ["the"]}, accepts={"stopwords": WORDS}
     ),
     "SchemaRelations.__call__": lambda: Good(
         rg.labelers.SchemaRelations(), {"schemas": [rg.labelers.Schema(**_schema())] * 2}

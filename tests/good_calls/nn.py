@@ -172,17 +172,9 @@ def _encode(layer: str, mask: str) -> Good:
 
 rg.nn.LabelTable(3, 4, device="meta")  # torch loads what it needs for that on first use, which takes a second
 
-DECODED = {
-    "tgt_mask": (3, 3),
-    "memory_mask": (3, 4),
-    "tgt_key_padding_mask": (2, 3),
-    "memory_key_padding_mask": (2, 4),
-}
+DECODED = {"tgt_mask": (3, 3), "memory_mask": (3, 4), "tgt_key_padding_mask": (2, 3), "memory_key_padding_mask": (2, 4)}
 LATER = torch.ones(3, 3, dtype=torch.bool).triu(1)
-ALSO_DECODED = {
-    "tgt": ("memory", "labels", "memory_labels", *DECODED),
-    "memory": ("tgt", "memory_labels", *DECODED),
-}
+ALSO_DECODED = {"tgt": ("memory", "labels", "memory_labels", *DECODED), "memory": ("tgt", "memory_labels", *DECODED)}
 
 
 def _decode(layer: str) -> Good:
@@ -339,9 +331,7 @@ GOOD_CALLS = {
         rg.RelationAttention, {"embed_dim": 8, "num_heads": 2, "edge_dim": 3}, also=SIZES
     ),
     "RelationAttention (edge states)": lambda: Good(
-        rg.RelationAttention,
-        {"embed_dim": 8, "num_heads": 2, "edge_dim": 3, "edge_update": "relational"},
-        also=SIZES,
+        rg.RelationAttention, {"embed_dim": 8, "num_heads": 2, "edge_dim": 3, "edge_update": "relational"}, also=SIZES
     ),
     "RelationAttention.from_plain": lambda: Good(
         rg.RelationAttention.from_plain, {"attention": nn.MultiheadAttention(8, 2, batch_first=True), "tables": ()}
@@ -396,12 +386,7 @@ GOOD_CALLS = {
     # --- Layers
     "RelationEncoderLayer": lambda: Good(
         rg.RelationEncoderLayer,
-        {
-            **_torchs(),
-            "num_labels": 3,
-            "tables": ("key", "value"),
-            "impl": "dense",
-        },
+        {**_torchs(), "num_labels": 3, "tables": ("key", "value"), "impl": "dense"},
         also=SIZES,
         accepts=SUMMED,
     ),
@@ -416,14 +401,7 @@ GOOD_CALLS = {
     ),
     "RelationEncoderLayer.forward": lambda: _encode("encoder", "src_mask"),
     "RelationDecoderLayer": lambda: Good(
-        rg.RelationDecoderLayer,
-        {
-            **_torchs(),
-            "num_labels": 3,
-            "tables": ("key", "value"),
-        },
-        also=SIZES,
-        accepts=SUMMED,
+        rg.RelationDecoderLayer, {**_torchs(), "num_labels": 3, "tables": ("key", "value")}, also=SIZES, accepts=SUMMED
     ),
     "RelationDecoderLayer (attentions)": lambda: Good(
         rg.RelationDecoderLayer,

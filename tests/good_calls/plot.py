@@ -125,11 +125,6 @@ GOOD_CALLS = {
         names=["up", "down"],
     ),
     "attention_graph (networkx)": lambda: _drawn(
-        plot.attention_graph,
-        OF_GRAPHS,
-        weights=_weights(),
-        graph=_theirs(),
-        query=0,
-        pos="tree",
+        plot.attention_graph, OF_GRAPHS, weights=_weights(), graph=_theirs(), query=0, pos="tree"
     ),
 }

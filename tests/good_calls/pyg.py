@@ -311,13 +311,7 @@ GOOD_CALLS = {
     ),
     "RelationGlobalAttention (score and maps)": lambda: Good(
         rg.pyg.RelationGlobalAttention,
-        {
-            "channels": 8,
-            "heads": 2,
-            "num_labels": 2,
-            "score": rg.score.Additive.learned(2, 4),
-            "value_map": 2,
-        },
+        {"channels": 8, "heads": 2, "num_labels": 2, "score": rg.score.Additive.learned(2, 4), "value_map": 2},
         also={
             "num_labels": ("value_map",),
             "channels": ("heads", "score.weight"),
@@ -381,10 +375,7 @@ GOOD_CALLS = {
     "AddRelationLabels.forward": lambda: Good(_transform(), {"data": _data()}),
     "relation_labels": lambda: Good(
         rg.pyg.relation_labels,
-        {
-            "data": Batch.from_data_list([_transform()(_data()), _transform()(_data())]),
-            "by": _transform(),
-        },
+        {"data": Batch.from_data_list([_transform()(_data()), _transform()(_data())]), "by": _transform()},
     ),
     "relation_labels (pair)": lambda: _stored("pair", torch.tensor([[0, 1], [1, 2], [2, 2]])),
     "relation_labels (label)": lambda: _stored("label", torch.tensor([0, 1, 0])),

@@ -284,6 +284,7 @@ while [ "$1" != -o ]; do shift; done
 PRETENCES = {
     "no file": ('rm "$2"', "No such file or directory"),
     "an empty file": ("true", "file too short"),
+    "no library": ('echo library > "$2"', "file too short"),
     "a library of something else": ('cp {other} "$2"', "undefined symbol: relgraph_sources"),
     "half a library": ('head -c 20000 {other} > "$2"', "the file ends too early"),
 }

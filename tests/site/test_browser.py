@@ -231,13 +231,29 @@ def test_code_of_the_coming_from_pages_is_read_without_scrolling(browser, addres
         assert blocks or page.endswith("index.html")
 
 
-def test_benchmarks_leave_no_cell_empty(browser, address):
+def test_benchmarks_begin_with_results_and_leave_no_cell_empty(browser, address):
     browser.get(f"{address}/benchmarks.html")
+    headings = [heading.text.rstrip("#") for heading in browser.find_elements(By.CSS_SELECTOR, "article h2")]
+    results = ["In short", "Small calls", "Compiled kernels on a CPU", "Graphs by listed edges"]
+    method = ["What is compared", "How it is measured", "Commands"]
+    assert headings[: len(results)] == results
+    assert headings[-len(method) :] == method
     cells = browser.execute_script(
         "return [...document.querySelectorAll('article :is(td, th)')].map((cell) => cell.innerText.trim())"
     )
     assert len(cells) > 500
     assert [cell for cell in cells if not re.search(r"\w", cell) and cell != "×"] == []
+
+
+def test_results_and_home_begin_with_figures(browser, address):
+    browser.get(f"{address}/results.html")
+    cells = [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, "article td")]
+    assert sum("%" in cell for cell in cells) > 10
+    with as_wide_as(browser, 1300):
+        browser.get(f"{address}/index.html")
+        first = browser.find_element(By.CSS_SELECTOR, "article p")
+        assert first.rect["y"] + first.rect["height"] < 500
+        assert re.search(r"0\.\d+ .*times as long", first.text)
 
 
 def test_the_search_field_of_a_page_leads_to_results(browser, address):
@@ -279,6 +295,20 @@ def test_the_pictures_of_the_gallery_load_and_are_not_blank(browser, address, pa
     blank = [name for name, width, shades in pictures if width < 50 or shades < 20]
     assert not blank
     assert pictures or page.startswith("gallery/with_")  # scripts for several processes are shown and not run
+
+
+def test_all_other_pictures_load(browser, address):
+    # every page has the logo; pictures of its own are in _images
+    own = [page for page in PAGES if page not in GALLERY and "_images/" in (SITE / page).read_text(encoding="utf-8")]
+    pages = ["index.html", *(page for page in own if page != "index.html")]
+    blank = {}
+    for page in pages:
+        browser.get(f"{address}/{page}")
+        missing = [name for name, width, _ in browser.execute_async_script(INK) if not width]
+        if missing:
+            blank[page] = missing
+    assert not blank
+    assert len(own) > 8
 
 
 def test_code_is_copied_without_prompts(browser, address):

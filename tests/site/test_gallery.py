@@ -1,5 +1,7 @@
 """The gallery's pages: results have a box, and the index has cards."""
 
+import re
+
 import pytest
 
 pytest.importorskip("sphinx_gallery")
@@ -22,3 +24,11 @@ def test_a_picture_of_results_is_in_a_box():
 
 def test_the_index_is_ours():
     assert changed("gallery/index", "what sphinx-gallery wrote") == cards.index()
+
+
+def test_examples_are_pages_and_helpers_are_not():
+    helpers = re.compile(gallery.helpers())
+    stems = {path.stem for path in cards.EXAMPLES.glob("*.py")}
+    pages = {stem for group in cards.GROUPS.values() for stem in group}
+    assert {stem for stem in stems if not helpers.match(f"{stem}.py")} == pages
+    assert "kept_results" in stems - pages
